@@ -35,9 +35,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(
-        f"module 'flodl_pipe' has no attribute {name!r}; its public names are {', '.join(__all__)}"
-    )
+    raise AttributeError(f"module 'flodl_pipe' has no attribute {name!r}; its public names are {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

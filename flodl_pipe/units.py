@@ -30,9 +30,7 @@ def parse_bytes(text: str) -> int:
         raise ValueError(
             f"{text!r} is ambiguous: write {number}{unit}B (powers of 1000) or {number}{unit}iB (powers of 1024)"
         )
-    raise ValueError(
-        f"{text!r} is not a size: write bytes as an integer, or a string like 512MiB, 8GiB, 80GB"
-    )
+    raise ValueError(f"{text!r} is not a size: write bytes as an integer, or a string like 512MiB, 8GiB, 80GB")
 
 
 def format_bytes(num_bytes: float) -> str:
