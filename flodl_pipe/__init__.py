@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flodl_pipe import errors
-    from flodl_pipe.batch import Batch, SampleSpec
+    from flodl_pipe.batch.batch import Batch
+    from flodl_pipe.batch.spec import SampleSpec
     from flodl_pipe.loader.loader import Loader
     from flodl_pipe.pipeline import load
     from flodl_pipe.sources.protocol import Source
@@ -20,9 +21,9 @@ __all__ = ["Batch", "Loader", "SampleSpec", "Source", "errors", "load"]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Batch": "flodl_pipe.batch",
+    "Batch": "flodl_pipe.batch.batch",
     "Loader": "flodl_pipe.loader.loader",
-    "SampleSpec": "flodl_pipe.batch",
+    "SampleSpec": "flodl_pipe.batch.spec",
     "Source": "flodl_pipe.sources.protocol",
     "load": "flodl_pipe.pipeline",
 }

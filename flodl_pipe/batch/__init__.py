@@ -1,0 +1,1 @@
+"""What a sample looks like (``spec``) and what the training loop receives (``batch``)."""

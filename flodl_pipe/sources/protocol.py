@@ -1,0 +1,140 @@
+"""The source contract: ``N`` samples of one spec, read by index.
+
+``Source`` is all a loader needs, and all that a source of one's own must offer. ``FileSource`` is what the bundled
+sources offer on top: their bytes lie in files that can change, and samples that are plain runs of those bytes can be
+kept in memory without copying overlapping windows twice.
+
+Shape letters: ``K`` samples asked for, ``B`` rows of a buffer, ``N`` samples in the source.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+from flodl_pipe.arrays import Array, ByteArray, IndexArray
+from flodl_pipe.batch.spec import SampleSpec
+
+__all__ = ["Extents", "Fact", "FileSource", "Fingerprint", "Source"]
+
+
+@final
+@dataclass(frozen=True)
+class Fingerprint:
+    """Identity of a source's content: equal for moved or re-mounted bytes, different for changed ones.
+
+    Attributes:
+        summary: What the digest covers, in words (kind, sizes, dtype, window), so that a mismatch can be read.
+        digest: Hexadecimal digest over sizes, layout and content blocks.
+        full: Whether every byte was read (``verify``), or sizes and sampled blocks only.
+    """
+
+    summary: str
+    digest: str
+    full: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.summary} [{self.digest}]"
+
+
+@final
+@dataclass(frozen=True)
+class Fact:
+    """One line of what ``plan`` tells about a source, for example ``Fact("tokens", "4,194,304")``."""
+
+    name: str
+    value: str
+
+
+class Source(Protocol):
+    """``N`` samples of one spec, read by index.
+
+    A source is pure: the same index gives the same bytes, in every process and at any time.
+    """
+
+    spec: SampleSpec
+    """The stored row, as tiers, grants and digests see it (narrow dtypes)."""
+
+    delivered: SampleSpec
+    """What a batch holds."""
+
+    thread_safe: bool
+    """Whether several threads may call :meth:`read_into` at once; if not, one reader does at a time."""
+
+    def __len__(self) -> int:
+        """Return the number of samples, ``N``."""
+        ...
+
+    def read_into(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
+        """Read samples into rows of the caller's buffers: ``out[field][rows[i]] = sample indices[i]``.
+
+        Args:
+            indices: Samples wanted, int64, shape ``(K,)``, each in ``[0, N)``; repeats are allowed.
+            rows: Row that each goes to, int64, shape ``(K,)``.
+            out: One C-contiguous array per field of ``spec``, shape ``(B, *field.shape)`` with ``B > max(rows)``.
+
+        Raises:
+            SourceError: if bytes are missing or damaged; the message names file and offset.
+        """
+        ...
+
+    def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
+        """Turn stored rows into delivered rows: slicing and widening, in the one last copy.
+
+        Pure and batched. Leading axes are arbitrary and equal in all arrays: a field of ``spec`` arrives as
+        ``(*lead, *field.shape)``, a field of ``delivered`` leaves as ``(*lead, *field.shape)``, possibly strided.
+        """
+        ...
+
+    def fingerprint(self, *, full: bool = False) -> Fingerprint:
+        """Return the identity of the content; ``full`` reads every byte, otherwise sizes and sampled blocks."""
+        ...
+
+
+class Extents(Protocol):
+    """A source's samples as runs of ``row_bytes`` bytes in one joined byte range.
+
+    The joined range is the data of all files in storage order, without headers. Samples may overlap in it, so it is
+    what a memory tier keeps instead of one row per sample.
+    """
+
+    num_bytes: int
+    """Length of the joined range."""
+
+    row_bytes: int
+    """Bytes of one sample; equals ``spec.row_bytes``. The stored row has exactly one field."""
+
+    def starts(self, indices: IndexArray) -> IndexArray:
+        """Return the first byte of each sample in the joined range, int64, shape ``(K,)``."""
+        ...
+
+    def read(self, start: int, out: ByteArray) -> None:
+        """Fill ``out`` (uint8, 1-D, contiguous) with the joined bytes from ``start`` on, checked like samples are.
+
+        Raises:
+            SourceError: as :meth:`Source.read_into`.
+        """
+        ...
+
+
+@runtime_checkable
+class FileSource(Source, Protocol):
+    """A source over files: it can notice that they changed, describe itself, and let go of them."""
+
+    extents: Extents | None
+    """The samples as runs of bytes, or None where a sample is more than one run."""
+
+    def check_unchanged(self) -> None:
+        """Compare the files with what they were when the source was built.
+
+        Raises:
+            ChangedError: naming the file.
+        """
+        ...
+
+    def facts(self) -> tuple[Fact, ...]:
+        """Return what ``plan`` should tell: counts, layout, what is left out and why."""
+        ...
+
+    def close(self) -> None:
+        """Close the files open in this process; a later read opens them again."""
+        ...
