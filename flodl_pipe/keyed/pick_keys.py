@@ -1,0 +1,77 @@
+"""The key of each row of a batch: which pick it is, and every random number that follows from it.
+
+A pick is one appearance of a sample in an epoch: ``(sample, repeat)``. Its key is ``(seed, epoch, sample, repeat)``,
+and a draw is a pure function of the key, a stream number (one per transform, so that no two share numbers) and the draw's
+place. Rank, reader, device, step and history have no part in it.
+
+Shape letter: ``B`` rows of a batch.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from flodl_pipe.arrays import IndexArray, WordArray
+from flodl_pipe.keyed.absorb import absorb, absorb_words
+from flodl_pipe.keyed.philox import philox4x32
+
+__all__ = ["PickKeys"]
+
+_DOMAIN = 0x91C5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PickKeys:
+    """Keys of the rows of one batch.
+
+    Attributes:
+        sample: Sample index of each row, int64, shape ``(B,)``.
+        repeat: Which of the sample's appearances in this epoch, int64, shape ``(B,)``.
+        epoch: Epoch number, counted from 0.
+        seed: Run seed, ``0 <= seed < 2**64``.
+    """
+
+    sample: IndexArray
+    repeat: IndexArray
+    epoch: int
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def words(self, count: int, *, stream: int = 0) -> WordArray:
+        """Return ``count`` 32-bit random words per row.
+
+        Args:
+            count: Words per row, at least 1.
+            stream: Which stream of numbers; transforms use their place in the chain.
+
+        Returns:
+            uint64 array of shape ``(B, count)``, every element below 2**32.
+        """
+        keys = absorb_words(absorb(_DOMAIN, self.seed, self.epoch, stream), self.sample.astype(np.uint64))
+        keys = absorb_words(keys, self.repeat.astype(np.uint64))
+        blocks = [philox4x32(keys, np.array([block, 0], dtype=np.uint64)) for block in range(-(-count // 4))]
+        return np.concatenate(blocks)[:count].T.copy()
+
+    def uniform(self, count: int, *, stream: int = 0) -> npt.NDArray[np.float32]:
+        """Return ``count`` numbers per row, uniform on ``[0, 1)`` in steps of 2**-24, float32, shape ``(B, count)``.
+
+        24 bits are what a float32 holds exactly, so the value is the same on every device.
+        """
+        return (self.words(count, stream=stream) >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+
+    def integers(self, high: int, count: int, *, stream: int = 0) -> IndexArray:
+        """Return ``count`` integers per row, in ``[0, high)``, int64, shape ``(B, count)``.
+
+        A 32-bit word is scaled by multiply-shift; no value is off the uniform probability by more than ``2**-32``.
+
+        Raises:
+            ValueError: if ``high`` is not in ``1 .. 2**32``.
+        """
+        if not 1 <= high <= 1 << 32:
+            raise ValueError(f"high must be in 1 .. 2**32, got {high}")
+        return ((self.words(count, stream=stream) * np.uint64(high)) >> np.uint64(32)).view(np.int64)
