@@ -4,11 +4,13 @@ Two algorithms, chosen by size alone:
 
 * up to 65,536 items an exact shuffle: the stable argsort of one keyed 64-bit hash per item (at most 1 MiB);
 * above, a generalised Feistel network of six rounds over the rectangle ``a x b >= n`` with ``a = ceil(sqrt n)``.
-  Because ``a * b - n < a``, only about ``1 / sqrt(n)`` of the points fall outside ``[0, n)`` and walk on ("cycle walking").
+  Because ``a * b - n < a``, only about ``1 / sqrt(n)`` of the points fall outside ``[0, n)`` and walk on ("cycle
+  walking").
 
 Six rounds: statistics over pairs of positions, orders of small sets and seeds could not tell five or more rounds from
-Fisher-Yates; three and four rounds fail the pair tests. About 14 to 20 ns an index in blocks of 8,192 (AMD EPYC, 2 cores,
-2026-11-29, ``tests/benchmarks/order.py``), in no memory; ``numpy.random.permutation`` of 50 million takes 400 MB.
+Fisher-Yates; three and four rounds fail the pair tests. About 14 to 20 ns an index in blocks of 8,192 (AMD EPYC, 2
+cores, 2026-11-29, ``tests/benchmarks/order.py``), in no memory; ``numpy.random.permutation`` of 50 million takes 400
+MB.
 
 The values are pinned by golden tests. Changing them is a breaking change: it must bump :data:`ALGORITHM`, which is part
 of every cursor.

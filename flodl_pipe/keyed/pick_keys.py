@@ -1,8 +1,8 @@
 """The key of each row of a batch: which pick it is, and every random number that follows from it.
 
 A pick is one appearance of a sample in an epoch: ``(sample, repeat)``. Its key is ``(seed, epoch, sample, repeat)``,
-and a draw is a pure function of the key, a stream number (one per transform, so that no two share numbers) and the draw's
-place. Rank, reader, device, step and history have no part in it.
+and a draw is a pure function of the key, a stream number (one per transform, so that no two share numbers) and the
+draw's place. Rank, reader, device, step and history have no part in it.
 
 Shape letter: ``B`` rows of a batch.
 """

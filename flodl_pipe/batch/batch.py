@@ -1,0 +1,128 @@
+"""What the training loop receives: named tensors, owned by the loop, and what they are.
+
+A batch unpacks like a tuple (``x, y = batch``), is indexed by place or name, and passes as keyword arguments
+(``model(**batch)``). It is no ``Mapping`` subclass, because iterating it gives tensors. It is a pytree, so that torch's
+tree functions map over its tensors.
+
+Shape letter: ``B`` rows of the batch.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Self, final
+
+import torch
+from torch.utils import _pytree
+
+from flodl_pipe.keyed.pick_keys import PickKeys
+
+__all__ = ["Batch"]
+
+
+@final
+class Batch:
+    """Tensors of one step, in field order.
+
+    The tensors are the loop's own: keep them, change them in place, save them, send them to another process. No two
+    batches and no two fields share storage.
+
+    Attributes:
+        pick_keys: Key of each row (sample, repeat, epoch, seed), ``B`` rows.
+        weight: Factor for the mean loss of this batch, so that an average over ranks is the mean over the global
+            batch; 1.0 on one process.
+        valid: None when every row counts; else bool tensor of shape ``(B,)``, False where a row only fills a place.
+        cursor: Loader state after this batch, as ``Loader.state_dict()`` gave it: resume from it to continue with the
+            batch after this one.
+    """
+
+    __slots__ = ("_cursor", "_names", "_tensors", "pick_keys", "valid", "weight")
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        tensors: tuple[torch.Tensor, ...],
+        *,
+        pick_keys: PickKeys,
+        weight: float = 1.0,
+        valid: torch.Tensor | None = None,
+        cursor: Any = None,
+    ) -> None:
+        self._names = names
+        self._tensors = tensors
+        self.pick_keys = pick_keys
+        self.weight = weight
+        self.valid = valid
+        self._cursor = cursor
+
+    @property
+    def cursor(self) -> dict[str, int | str] | None:
+        """Loader state after this batch; None on a batch that no loader delivered."""
+        return None if self._cursor is None else self._cursor.state()  # type: ignore[no-any-return]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names, in order."""
+        return self._names
+
+    @property
+    def size(self) -> int:
+        """Rows of the batch, ``B``."""
+        return len(self.pick_keys)
+
+    def has(self, name: str) -> bool:
+        """Return whether the batch has a field of this name."""
+        return name in self._names
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the field names, in order."""
+        return self._names
+
+    def values(self) -> tuple[torch.Tensor, ...]:
+        """Return the tensors, in field order."""
+        return self._tensors
+
+    def items(self) -> tuple[tuple[str, torch.Tensor], ...]:
+        """Return ``(name, tensor)`` pairs, in field order."""
+        return tuple(zip(self._names, self._tensors, strict=True))
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the batch with every tensor on ``device``."""
+        tensors = tuple(tensor.to(device, non_blocking=non_blocking) for tensor in self._tensors)
+        valid = None if self.valid is None else self.valid.to(device, non_blocking=non_blocking)
+        return type(self)(
+            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=valid, cursor=self._cursor
+        )
+
+    def __getitem__(self, key: int | str) -> torch.Tensor:
+        if isinstance(key, str):
+            if key not in self._names:
+                raise KeyError(f"no field {key!r}; this batch has {', '.join(self._names)}")
+            return self._tensors[self._names.index(key)]
+        return self._tensors[key]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+            for name, tensor in zip(self._names, self._tensors, strict=True)
+        )
+        return f"Batch({fields})"
+
+
+def _flatten(batch: Batch) -> tuple[list[torch.Tensor], Any]:
+    return list(batch.values()), (batch.names, batch.pick_keys, batch.weight, batch.valid, batch._cursor)  # noqa: SLF001
+
+
+def _unflatten(tensors: Any, context: Any) -> Batch:
+    names, pick_keys, weight, valid, cursor = context
+    return Batch(names, tuple(tensors), pick_keys=pick_keys, weight=weight, valid=valid, cursor=cursor)
+
+
+_pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="flodl_pipe.Batch")

@@ -1,0 +1,1 @@
+"""Which sample stands where: epoch orders, steps, shares and the cursor. Integers in, integers out."""

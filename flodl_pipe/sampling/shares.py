@@ -1,0 +1,38 @@
+"""Shares: how many rows of a global batch each rank takes.
+
+The global batch is cut *after* it is taken from the order, so which samples make up a step does not depend on how many
+ranks there are. Shares are whole numbers by largest remainder: nobody is more than one row away from the exact ratio,
+and they add up to the batch.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+__all__ = ["cut"]
+
+
+def cut(num_rows: int, ratios: Sequence[int | Fraction]) -> tuple[int, ...]:
+    """Split ``num_rows`` in proportion to ``ratios``.
+
+    Args:
+        num_rows: Rows of the step over all ranks, at least 0.
+        ratios: One positive weight per rank, exact (integers or fractions).
+
+    Returns:
+        Rows per rank; they sum to ``num_rows``. Left-over rows go to the largest remainders, lower ranks first.
+
+    Raises:
+        ValueError: if there is no ratio, or one is not positive.
+
+    >>> cut(32, (1, 1, 1, 1)), cut(10, (3, 2, 1)), cut(2, (1, 1, 1))
+    ((8, 8, 8, 8), (5, 3, 2), (1, 1, 0))
+    """
+    if not ratios or min(ratios) <= 0:
+        raise ValueError(f"ratios must be positive and at least one, got {tuple(ratios)}")
+    total = sum(ratios, Fraction(0))
+    exact = [num_rows * Fraction(ratio) / total for ratio in ratios]
+    rows = [int(value) for value in exact]
+    by_remainder = sorted(range(len(rows)), key=lambda rank: (rows[rank] - exact[rank], rank))
+    for rank in by_remainder[: num_rows - sum(rows)]:
+        rows[rank] += 1
+    return tuple(rows)

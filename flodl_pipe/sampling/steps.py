@@ -1,0 +1,126 @@
+"""Steps: positions of an epoch, cut into global batches, cut into shares.
+
+A step takes the positions ``[position, position + G)``. What the last one does is the last-batch rule:
+
+* ``drop_last=True``: a step that cannot be filled does not happen;
+* ``False``: the last step is short, and every sample of the epoch appears exactly once. A rank whose share would be
+  empty takes one row of weight zero, so that all ranks have the same number of steps;
+* ``"pad"``: the last step is filled by repeating the epoch's head, marked invalid.
+
+Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and mean position ``i`` (modulo the epoch).
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, final
+
+import numpy as np
+
+from flodl_pipe.arrays import BoolArray
+from flodl_pipe.errors import ConfigError
+from flodl_pipe.sampling.shares import cut
+
+__all__ = ["DropLast", "RankStep", "Steps"]
+
+DropLast = Literal[True, False, "pad"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank's part of one step.
+
+    Attributes:
+        start: First position of this rank's rows; at or beyond the epoch's end for padding.
+        stop: One past the last.
+        num_valid: Rows of this rank that count; the valid ones come first.
+        weight: Factor for this rank's mean loss, so that an average over ranks is the mean over the global batch.
+        next_position: Where the step after this one begins; what the cursor holds once this step was delivered.
+    """
+
+    start: int
+    stop: int
+    num_valid: int
+    weight: float
+    next_position: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this rank, valid or not."""
+        return self.stop - self.start
+
+    def valid(self) -> BoolArray | None:
+        """Return a mask of shape ``(num_rows,)``, or None when every row is valid."""
+        if self.num_valid == self.num_rows:
+            return None
+        return np.arange(self.num_rows) < self.num_valid
+
+
+@final
+class Steps:
+    """The steps of an epoch, for one rank.
+
+    Args:
+        num_picks: Positions in an epoch.
+        global_batch: Rows of a step over all ranks, ``G``.
+        drop_last: The last-batch rule.
+        rank: This process, ``0 <= rank < world_size``.
+        world_size: Number of ranks; each takes an equal share.
+
+    Raises:
+        ConfigError: if an epoch would have no step, or the global batch is smaller than the number of ranks.
+    """
+
+    def __init__(
+        self, num_picks: int, global_batch: int, drop_last: DropLast, *, rank: int = 0, world_size: int = 1
+    ) -> None:
+        if global_batch < world_size:
+            raise ConfigError.at(
+                "loader.global_batch_size",
+                f"the global batch of {global_batch} is smaller than the {world_size} ranks, and each rank needs at "
+                f"least one row; set loader.global_batch_size to {world_size} or more",
+            )
+        if drop_last is True and num_picks < global_batch:
+            raise ConfigError.at(
+                "loader.batch_size",
+                f"the global batch of {global_batch} is larger than the epoch of {num_picks} samples, and "
+                "sampling.drop_last=true drops a batch that is not full: an epoch would have no batch; use a "
+                "batch of at most the epoch, or sampling.drop_last=false",
+            )
+        self.num_picks = num_picks
+        self.global_batch = global_batch
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world_size = world_size
+        self._shares = lru_cache(maxsize=4)(self._cut)
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows this rank ever gets in a step."""
+        return max(1, self._shares(self.global_batch)[1])
+
+    def num_steps(self, position: int = 0) -> int:
+        """Return how many steps are left in the epoch from ``position`` on."""
+        rest = max(0, self.num_picks - position)
+        return rest // self.global_batch if self.drop_last is True else -(-rest // self.global_batch)
+
+    def step(self, index: int, position: int = 0) -> RankStep:
+        """Return this rank's part of the ``index``-th step counted from ``position``."""
+        begin = position + index * self.global_batch
+        end = begin + self.global_batch
+        if self.drop_last is False:
+            end = min(end, self.num_picks)
+        first, num_rows = self._shares(end - begin)
+        valid_in_step = min(end, self.num_picks) - begin
+        next_position = min(end, self.num_picks)
+        if not num_rows:
+            return RankStep(begin, begin + 1, 0, 0.0, next_position)
+        start = begin + first
+        num_valid = min(max(0, self.num_picks - start), num_rows)
+        weight = 1.0 if self.world_size == 1 else num_valid * self.world_size / valid_in_step
+        return RankStep(start, start + num_rows, num_valid, weight, next_position)
+
+    def _cut(self, num_rows: int) -> tuple[int, int]:
+        """Return (first row, number of rows) of this rank in a step of ``num_rows``."""
+        shares = cut(num_rows, (1,) * self.world_size)
+        return sum(shares[: self.rank]), shares[self.rank]
