@@ -1,0 +1,38 @@
+"""What a user writes as a place -> a local path, or a refusal."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flodl_pipe.errors import SourceError
+
+__all__ = ["local_path"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def local_path(address: str) -> str:
+    """Return the absolute path of a local file, folder or glob pattern.
+
+    Plain paths are taken letter by letter (``a%20b`` is a file name); only ``file://`` addresses are percent-decoded.
+    A leading ``~`` is the user's home. Links are kept.
+
+    Raises:
+        SourceError: if the address is empty, has a NUL character, or is on another machine.
+
+    >>> local_path("file:///data/a%20b.npy"), local_path("/data/a%20b.npy")
+    ('/data/a b.npy', '/data/a%20b.npy')
+    """
+    if not address or "\0" in address:
+        raise SourceError(f"{address!r} is no path; give a file, a folder or a glob pattern")
+    match = _SCHEME.match(address)
+    if not match:
+        return str(Path(address).expanduser().absolute())
+    if match[1].lower() == "file":
+        parts = urlsplit(address)
+        if parts.netloc in ("", "localhost") and parts.path:
+            return unquote(parts.path)
+    raise SourceError(
+        f"{address}: remote addresses ({match[1]}://) are not served yet; copy the data to this machine and give its "
+        "local path"
+    )

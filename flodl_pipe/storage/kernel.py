@@ -1,0 +1,82 @@
+"""The four Linux calls behind the vectored read, through ctypes, which releases the GIL around each.
+
+A user's file is mapped read-only and *never touched from user space*: its pages are only ever named in an iovec, so
+the kernel does the reading. A page that is gone (the file was shortened) then shows as ``EFAULT`` or a short count,
+where a user-space access would be a SIGBUS that ends the process.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+from functools import cache
+
+from flodl_pipe.arrays import IndexArray
+
+__all__ = ["IOV_MAX", "advise_random", "gather", "map_file", "unmap", "vectored_supported"]
+
+IOV_MAX = 1024
+"""Most iovec entries of one call; Linux fixes it."""
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    size, address, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    libc.mmap.argtypes = (address, size, whole, whole, whole, ctypes.c_int64)
+    libc.mmap.restype = address
+    libc.munmap.argtypes = (address, size)
+    libc.madvise.argtypes = (address, size, whole)
+    libc.pwritev.argtypes = (whole, address, whole, ctypes.c_int64)
+    libc.pwritev.restype = ctypes.c_ssize_t
+    return libc
+
+
+def vectored_supported() -> bool:
+    """Return whether this system has 64-bit offsets and addresses, memory files and ``pwritev``."""
+    return sys.platform == "linux" and sys.maxsize > 2**32
+
+
+def map_file(descriptor: int, num_bytes: int) -> int:
+    """Map a file read-only and return the address. The descriptor may be closed afterwards.
+
+    Raises:
+        OSError: ``ENODEV`` where the file system cannot map files, ``ENOMEM`` where address space is limited.
+    """
+    address = _libc().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _FAILED:
+        raise _os_error()
+    return int(address)
+
+
+def unmap(address: int, num_bytes: int) -> None:
+    """Undo :func:`map_file`. Nothing may read from the address any more: the kernel may hand it out again."""
+    _libc().munmap(address, num_bytes)
+
+
+def advise_random(address: int, num_bytes: int) -> None:
+    """Tell the kernel not to read around a missing page. Advice only: a refusal changes nothing but speed."""
+    _libc().madvise(address, num_bytes, mmap.MADV_RANDOM)
+
+
+def gather(descriptor: int, vectors: IndexArray) -> int:
+    """Write the runs that ``vectors`` names to the start of a file, in one call; return the bytes written.
+
+    Args:
+        descriptor: An open file, written from offset 0.
+        vectors: int64, C-contiguous, shape ``(K, 2)``: address and length of each run; ``K <= IOV_MAX``.
+
+    Raises:
+        OSError: ``EFAULT`` if not even the first run could be read.
+    """
+    count = int(_libc().pwritev(descriptor, vectors.__array_interface__["data"][0], len(vectors), 0))
+    if count < 0:
+        raise _os_error()
+    return count
+
+
+def _os_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
