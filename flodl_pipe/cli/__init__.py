@@ -1,0 +1,1 @@
+"""The program ``flodl-pipe``: exit statuses, error printing, and the way from ``job=KIND`` to a job's module."""

@@ -1,0 +1,176 @@
+"""The door to configuration: a recipe and overrides in, one validated :class:`~flodl_pipe.config.root.Config` out.
+
+Two ways lead in. :func:`load_config` composes in this process, for Python users. :func:`run_hydra` is the command line:
+Hydra's flags, run folders and sweeps around one task. Nothing past them sees an OmegaConf container.
+:func:`instantiate_engine` is the only place that builds an object by name, and the name is pinned.
+"""
+
+import inspect
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank
+from flodl_pipe.config.composition import Composition
+from flodl_pipe.config.explain import explain
+from flodl_pipe.config.places import conf_dir, display
+from flodl_pipe.config.recipes import GROUP, with_config_dir
+from flodl_pipe.config.root import ENGINE, Config
+from flodl_pipe.errors import ConfigError, FlodlPipeError
+
+__all__ = ["instantiate_engine", "load_config", "run_hydra"]
+
+log = logging.getLogger("flodl_pipe")
+
+# Hydra 1.4 wants the targets that may be instantiated named at the call site, and has no version_base. Given to
+# hydra.main, the list also covers what Hydra itself builds from the config: callbacks and logging handlers.
+_HAS_WHITELIST = "execution_whitelist" in inspect.signature(hydra.main).parameters
+_MAIN_OPTIONS: dict[str, Any] = {"execution_whitelist": ENGINE} if _HAS_WHITELIST else {"version_base": "1.3"}
+
+
+def load_config(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[str] | None = None) -> Config:
+    """Return the config of a recipe and overrides, without a run folder and without Hydra's global state.
+
+    Args:
+        name_or_override: A recipe's name (``olmo_shards``, also as ``recipe=olmo_shards``), or an override.
+        *overrides: Overrides in Hydra's grammar, for example ``loader.batch_size=64``.
+        config_dir: A folder with ``recipes/`` and groups of the user's own, as ``--config-dir``.
+
+    Raises:
+        ConfigError: with every problem found.
+
+    >>> load_config("olmo_shards", "loader.batch_size=64").loader.batch_size
+    64
+    """
+    folder = Path(config_dir).expanduser().absolute() if config_dir is not None else None
+    if folder is not None and not folder.is_dir():
+        raise ConfigError.at("", f"config_dir {config_dir}: no such folder")
+    first = name_or_override
+    if "=" not in first and not first.startswith(("~", "+", "[")):
+        quoted = first.replace("\\", "\\\\").replace("'", "\\'")
+        first = f"{GROUP}={first}" if re.fullmatch(r"[A-Za-z_][\w/.-]*", first) else f"{GROUP}='{quoted}'"
+    _warn_of_shadowed(folder)
+    return Composition(tuple(recipe_word(word) for word in (first, *overrides)), folder).config()
+
+
+def _warn_of_shadowed(folder: Path | None) -> None:
+    """Hydra searches the user's folder after our conf/: an option there with a built-in name is never read."""
+    for file in folder.glob("*/**/*.yaml") if folder is not None else ():
+        option = file.relative_to(folder or file)
+        if option.parts[0] != "recipes" and (conf_dir() / option).is_file():
+            log.warning("flodl_pipe: warning: %s is ignored: the built-in %s has the same name", display(file), option)
+
+
+@final
+class _Task:
+    """What Hydra calls with each composed config. Pickles, as launchers need, when ``run`` does."""
+
+    def __init__(self, run: Callable[[Config], float | None]) -> None:
+        self.run = run
+        self.value: float | None = None
+        self.error: Exception | None = None
+
+    def __call__(self, composed: DictConfig) -> float | None:
+        settings = HydraConfig.get()
+        sweeps = settings.mode == RunMode.MULTIRUN
+        if sweeps and torchrun_rank() is not None:
+            raise ConfigError.at("", NO_SWEEP)
+        # Unresolved: reading the list as a whole would resolve ${...} inside the overrides.
+        words = [
+            str(word)
+            for part in (settings.overrides.task, settings.overrides.hydra)
+            for word in OmegaConf.to_container(part, resolve=False) or ()
+            if not str(word).startswith("hydra.mode=")
+        ]
+        user = next((s.path for s in settings.runtime.config_sources if s.provider == "command-line"), None)
+        composition = Composition(tuple(words), Path(user) if user else None, settings.job.config_name or "config")
+        try:
+            self.value = self.run(composition.validate(composed))
+        except Exception as error:
+            self.error = error
+            # Raised through Hydra it would come with a line of Hydra's; a sweep needs that line, to know which job.
+            if isinstance(error, FlodlPipeError) and not sweeps:
+                return None
+            raise
+        return self.value
+
+
+@contextmanager
+def _hydra_process(argv: Sequence[str]) -> Iterator[None]:
+    """Give Hydra its argv, and have it raise errors instead of printing them and exiting."""
+    old_argv, old_flag = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [old_argv[0], *argv]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = old_argv
+        if old_flag is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = old_flag
+
+
+def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> float | None:
+    """Do what a command line asks: run ``task`` once, once per point of a sweep, or answer ``--help`` and the like.
+
+    Args:
+        argv: The command line without the program's name.
+        task: Called with each validated config; a module-level function, so that launchers can pickle it. A sweeper
+            optimises the number it returns.
+
+    Returns:
+        What ``task`` returned, when it ran once in this process.
+
+    Raises:
+        ConfigError: if the command line or the config is wrong.
+        SystemExit: after ``--help`` and the like.
+    """
+    arguments = read_arguments(argv)
+    _warn_of_shadowed(arguments.config_dir)
+    composition = Composition(arguments.words, arguments.config_dir, arguments.config_name)
+    job = _Task(task)
+    if arguments.runs:
+        composition.config()  # before Hydra makes a run folder: a refused config leaves nothing behind
+    try:
+        with _hydra_process([*arguments.flags, *arguments.words]), with_config_dir(arguments.config_dir):
+            hydra.main(config_path=str(conf_dir()), config_name="config", **_MAIN_OPTIONS)(job)()
+    except Exception as error:
+        if error is job.error:
+            raise
+        reason = explain(error, composition.loader, arguments.words, arguments.config_dir)
+        if reason is None:
+            raise
+        raise reason from None
+    if job.error is not None:
+        raise job.error
+    return job.value
+
+
+def instantiate_engine(config: Config) -> Any:
+    """Return what the pinned engine builds from a config.
+
+    Raises:
+        Exception: whatever the engine raises, itself and not wrapped.
+    """
+    options = {"_execution_whitelist_": ENGINE} if _HAS_WHITELIST else {}
+    node = {"_target_": config.engine.target, "_recursive_": False}
+    try:
+        # Hydra's own first parameter is called config, so the engine's is cfg.
+        return hydra.utils.instantiate(node, cfg=config, **options)
+    except InstantiationException as error:
+        if error.__cause__ is None:
+            raise
+        cause = error.__cause__
+    raise cause  # outside the handler, so that the engine's error keeps its own context

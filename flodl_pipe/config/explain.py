@@ -1,0 +1,133 @@
+"""Hydra's and OmegaConf's errors as :class:`~flodl_pipe.errors.ConfigError`: key, rule, what was probably meant."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, parse_key
+from flodl_pipe.config.places import display, recipe_dirs, recipe_names
+from flodl_pipe.config.provenance import file_of
+from flodl_pipe.config.recipes import GROUP
+from flodl_pipe.config.root import Config
+from flodl_pipe.errors import ConfigError
+
+__all__ = ["COMPOSITION_ERRORS", "explain"]
+
+# What composing a config can raise. InstantiationException is one of Hydra's, but is about objects, not config.
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+
+_CONTAINING = re.compile(r"In '([^']+)': ")
+
+
+def _setter(loader: ConfigLoaderImpl, words: Sequence[str], group: str, text: str, error: str) -> str | None:
+    """Find who chose a group's option: an override, or a file's line that holds ``text``."""
+    for word in words:
+        if word.partition("=")[0].lstrip("+~").partition("@")[0] == group:
+            return f"command line: {word}"
+    containing = _CONTAINING.search(error)
+    file = file_of(loader, containing[1]) if containing else None
+    if file is None:
+        return None
+    lines = file.read_text(encoding="utf-8").splitlines()
+    line = next((number for number, line in enumerate(lines, 1) if text in line and not line.startswith("#")), None)
+    return display(file) if line is None else f"{display(file)}:{line}"
+
+
+def _missing_option(
+    error: MissingConfigException, loader: ConfigLoaderImpl, words: Sequence[str], config_dir: Path | None
+) -> ConfigError:
+    group, _, option = (error.missing_cfg_file or "").rpartition("/")
+    if group.split("/")[0] == GROUP:
+        option = "/".join([*group.split("/")[1:], option])
+        names = recipe_names(config_dir)
+        searched = ", ".join(display(folder) for _, folder in recipe_dirs(config_dir))
+        hint = did_you_mean(option, names)
+        message = f"there is no recipe '{option}'.{hint} Known recipes: {', '.join(names)} (searched {searched})"
+        return ConfigError.at(GROUP, message, _setter(loader, words, group, option, str(error)))
+    options = [str(known) for known in error.options or ()]
+    if not group or not options:
+        groups = _groups(loader)
+        known = did_you_mean(group, groups) or f" Known groups: {', '.join(groups)}."
+        head = f"there is no group '{group}'.{known}" if group else f"there is no config '{option}'"
+        return ConfigError.at(group.replace("/", "."), head, _setter(loader, words, group, option, str(error)))
+    message = f"there is no option '{option}'.{did_you_mean(option, options)} Known options: {', '.join(options)}"
+    return ConfigError.at(group.replace("/", "."), message, _setter(loader, words, group, option, str(error)))
+
+
+def _groups(loader: ConfigLoaderImpl) -> list[str]:
+    return [str(group) for group in loader.list_groups("")]
+
+
+def _word_for(words: Sequence[str], key: str) -> str | None:
+    named = (word for word in words if dotted(parse_key(word.partition("=")[0].lstrip("+~"))) == key)
+    return next((f"command line: {word}" for word in named), None)
+
+
+def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: Sequence[str]) -> ConfigError:
+    """An override that does not fit the composed config: an unknown key, an item that exists, a wrong parent."""
+    reason = str(cause).splitlines()[0]
+    head = str(error).splitlines()[0] if str(error).strip() else ""
+    key = dotted(parse_key(str(cause.full_key or cause.key or "")))
+    if not key:
+        quoted = re.search(r"'([^'=]+)", head)
+        key = quoted[1] if quoted else ""
+    if "not in struct" in reason and isinstance(cause.parent_node, DictConfig):
+        word, names = str(cause.key), [str(name) for name in cause.parent_node]
+        near = elsewhere(Config, word) or did_you_mean(word, names) or elsewhere(Config, word, cutoff=0.75)
+        known = f" Known keys: {', '.join(names)}" if names else " What is above it holds a value, not keys."
+        return ConfigError.at(key, f"unknown key.{near or known}", _word_for(words, key))
+    return ConfigError.at(key, f"{head} {reason}".strip(), _word_for(words, key))
+
+
+def _unparsable(error: OverrideParseException) -> ConfigError:
+    word = str(error.override)
+    if "=" not in word:
+        name = word.lstrip("+~")
+        what = f"an override is KEY=VALUE, and a recipe is chosen with +recipe={name}"
+        return ConfigError.at("", f"'{word}' is not an override: {what}")
+    reason = str(error).splitlines()[0].partition("parse override")[2].partition("'. ")[2] or str(error).splitlines()[0]
+    return ConfigError.at(
+        word.partition("=")[0].lstrip("+~"),
+        f"cannot be read ({reason.strip()}); quote text with special characters, for example 'key=\"a:b\"'",
+        f"command line: {word}",
+    )
+
+
+def explain(
+    error: Exception, loader: ConfigLoaderImpl, words: Sequence[str], config_dir: Path | None = None
+) -> ConfigError | None:
+    """Return what went wrong in composing a config; None when the error is about something else.
+
+    Args:
+        error: What was raised.
+        loader: Loader of the composition.
+        words: Overrides as the user wrote them.
+        config_dir: The user's config folder, if any.
+    """
+    if isinstance(error, InstantiationException) or not isinstance(error, COMPOSITION_ERRORS):
+        return None
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark
+        where = f"{display(Path(mark.name))}:{mark.line + 1}" if mark is not None else None
+        return ConfigError.at("", f"not valid YAML: {error.problem or error.context}", where)
+    if isinstance(error, OverrideParseException):
+        return _unparsable(error)
+    if isinstance(error, MissingConfigException):
+        return _missing_option(error, loader, words, config_dir)
+    if isinstance(error, OmegaConfBaseException):
+        return ConfigError.at(dotted(parse_key(str(error.full_key or ""))), str(error).splitlines()[0])
+    if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
+        return _bad_override(error, error.__cause__, words)
+    return ConfigError.at("", _group_text(" ".join(str(error).split()), loader))
+
+
+def _group_text(text: str, loader: ConfigLoaderImpl) -> str:
+    """Add the closest group to Hydra's words about an override in a defaults list that matches none."""
+    unmatched = re.search(r"Could not override '([^'@]+)[^']*'\. No match in the defaults list", text)
+    return text + did_you_mean(unmatched[1], _groups(loader)) if unmatched else text

@@ -1,0 +1,73 @@
+"""Section ``loader``: batches, where they are delivered, and how much memory may be used to have them ready."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from flodl_pipe.config.base import AutoOr, Count, StrictModel, auto_or_integer, fault, shown
+
+__all__ = ["LoaderConfig"]
+
+
+def _share_from(minimum: float, maximum: float) -> Callable[[Any], Any]:
+    """Return the check of a share of memory, which people like to give in percent."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool) and not minimum <= value <= maximum:
+            hint = f" (did you mean {value / 100:g}?)" if minimum <= value / 100 <= maximum and value > 1 else ""
+            raise fault(f"must be from {minimum:g} to {maximum:g}, got {value:g}{hint}")
+        return value
+
+    return check
+
+
+def _device(value: Any) -> Any:
+    if value in ("auto", "cpu"):
+        return value
+    raise fault(
+        f"must be 'auto' or 'cpu', got {shown(value)}: this version delivers batches on the CPU; "
+        "move them with batch.to(device)"
+    )
+
+
+def _names(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) and name for name in value):
+        raise fault(f"must be a list of at least one non-empty name, or null, got {shown(value)}")
+    twice = [name for place, name in enumerate(value) if name in value[:place]]
+    if twice:
+        raise fault(f"must be unique, got {shown(twice[0])} more than once")
+    return list(value)
+
+
+class LoaderConfig(StrictModel):
+    """How samples become batches."""
+
+    batch_size: Count
+    """Rows a rank gets per step, on average over the ranks."""
+
+    global_batch_size: Count | None = None
+    """Rows of a step over all ranks; null: `batch_size` times the number of ranks. Decides when set."""
+
+    names: Annotated[list[str], BeforeValidator(_names)] | None = None
+    """New names for the batch's fields, in field order; null keeps the source's."""
+
+    device: Annotated[Literal["auto", "cpu"], BeforeValidator(_device)] = "auto"
+    """Where batches are delivered. This version: the CPU."""
+
+    mode: Literal["auto", "resident", "streaming"] = "auto"
+    """Hold the whole data set in memory, stream it, or decide from its size and the memory there is."""
+
+    prefetch: Annotated[AutoOr, auto_or_integer(1)] = "auto"
+    """Batches kept ready ahead of the training loop."""
+
+    readers: Annotated[AutoOr, auto_or_integer(0, 256)] = "auto"
+    """Threads that read samples; 0 reads in the training loop."""
+
+    vram_max_usage: Annotated[float, Field(ge=0.50, le=0.99), BeforeValidator(_share_from(0.50, 0.99))] = 0.90
+    """Share of the device's memory that may be in use, ours and everybody's. No effect on a CPU."""
+
+    ram_max_usage: Annotated[float, Field(ge=0.0, le=0.90), BeforeValidator(_share_from(0.0, 0.90))] = 0.50
+    """Share of the host memory available at start that the loaders of this host may hold."""

@@ -1,0 +1,60 @@
+"""The whole config: every section, the pinned engine, and the rules that span sections."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from flodl_pipe.config.base import LocalPath, StrictModel, fault
+from flodl_pipe.config.job import JobConfig, RunJob
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.reports import ReportsConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source import SourceConfig, TokenShardsConfig
+
+__all__ = ["ENGINE", "Config", "EngineConfig"]
+
+ENGINE: Literal["flodl_pipe.pipeline.build_loader"] = "flodl_pipe.pipeline.build_loader"
+
+
+class EngineConfig(StrictModel):
+    """The one object that is built by name. The name is fixed: a config can never choose code to run."""
+
+    target: Literal["flodl_pipe.pipeline.build_loader"] = Field(default=ENGINE, alias="_target_")
+    """Always `flodl_pipe.pipeline.build_loader`."""
+
+
+class Config(StrictModel):
+    """A pipeline and what to do with it."""
+
+    data_dir: LocalPath = "data"
+    """Folder of data sets; a source with no path looks in `<data_dir>/<kind>`."""
+
+    source: SourceConfig
+    """The data."""
+
+    sampling: SamplingConfig = SamplingConfig()
+    """Order and epochs."""
+
+    loader: LoaderConfig
+    """Batches and memory."""
+
+    reports: ReportsConfig = ReportsConfig()
+    """What a run shows of itself."""
+
+    job: JobConfig = RunJob()
+    """What to do."""
+
+    engine: EngineConfig = EngineConfig()
+    """Pinned."""
+
+    @model_validator(mode="after")
+    def _names_fit_source(self) -> "Config":
+        names = self.loader.names
+        fields = ["input", "target"] if isinstance(self.source, TokenShardsConfig) else list(self.source.fields)
+        if names is not None and len(names) != len(fields):
+            raise fault(
+                f"must have one name for each of the {len(fields)} fields of source kind '{self.source.kind}' "
+                f"({', '.join(fields)}), got {len(names)}: {', '.join(names)}",
+                at=["loader", "names"],
+            )
+        return self
