@@ -78,10 +78,12 @@ class _Task:
 
     def __init__(self, run: Callable[[Config], float | None]) -> None:
         self.run = run
+        self.called = False
         self.value: float | None = None
         self.error: Exception | None = None
 
     def __call__(self, composed: DictConfig) -> float | None:
+        self.called = True
         settings = HydraConfig.get()
         sweeps = settings.mode == RunMode.MULTIRUN
         if sweeps and torchrun_rank() is not None:
@@ -150,6 +152,8 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
         if error is job.error:
             raise
         reason = explain(error, composition.loader, arguments.words, arguments.config_dir)
+        if type(error) is ValueError and not arguments.runs and not job.called:
+            reason = ConfigError.at("", str(error))  # Hydra's, for flags or options that do not go together
         if reason is None:
             raise
         raise reason from None

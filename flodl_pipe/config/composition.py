@@ -51,6 +51,7 @@ class Composition:
     config_dir: Path | None = None
     config_name: str = "config"
     loader: ConfigLoaderImpl = field(init=False, compare=False)
+    _places: dict[Key, str] = field(init=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         register()
@@ -71,6 +72,10 @@ class Composition:
                 raise
             self._validate_forced(reason)
             raise reason from None
+        except ValueError as error:  # Hydra's for an option that is no text, as in source=null
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError.at("", str(error)) from None
         return self.validate(composed)
 
     def _compose(self, words: Sequence[str]) -> DictConfig:
@@ -104,7 +109,9 @@ class Composition:
     def where(self, key: Key) -> str | None:
         """Say where a key was set. Never in the way of the error that it explains."""
         try:
-            return setter(trace(self.loader, self.config_name, self.words), key)
+            if not self._places:
+                self._places.update(trace(self.loader, self.config_name, self.words))
+            return setter(self._places, key)
         except (*COMPOSITION_ERRORS, OSError, ConfigError):
             log.debug("no place for %s", dotted(key), exc_info=True)
             return None

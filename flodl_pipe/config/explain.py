@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, parse_key
-from flodl_pipe.config.places import display, recipe_dirs, recipe_names
+from flodl_pipe.config.places import conf_dir, display, recipe_dirs, recipe_names
 from flodl_pipe.config.provenance import file_of
 from flodl_pipe.config.recipes import GROUP
 from flodl_pipe.config.root import Config
@@ -30,13 +30,17 @@ def _setter(loader: ConfigLoaderImpl, words: Sequence[str], group: str, text: st
     for word in words:
         if word.partition("=")[0].lstrip("+~").partition("@")[0] == group:
             return f"command line: {word}"
-    containing = _CONTAINING.search(error)
-    file = file_of(loader, containing[1]) if containing else None
-    if file is None:
-        return None
-    lines = file.read_text(encoding="utf-8").splitlines()
-    line = next((number for number, line in enumerate(lines, 1) if text in line and not line.startswith("#")), None)
-    return display(file) if line is None else f"{display(file)}:{line}"
+    # Hydra names the file that holds the group, not the one that overrode it: look in the recipes first.
+    recipes = [f"{GROUP}/{word.partition('=')[2]}" for word in words if word.startswith(f"+{GROUP}=")]
+    containing = _CONTAINING.findall(error)
+    for config_path in (*recipes, *containing):
+        file = file_of(loader, config_path)
+        if file is None or not file.is_file() or file.is_relative_to(conf_dir()):
+            continue
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            if text in line.partition("#")[0]:
+                return f"{display(file)}:{number}"
+    return None
 
 
 def _missing_option(

@@ -5,8 +5,9 @@ order, the last line that sets a key wins; then come the overrides. The built-in
 out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -30,6 +31,15 @@ def _record(node: yaml.Node, at: Key, put: Callable[[Key, int], None]) -> None:
         for place, value in enumerate(node.value):
             put((*at, place), value.start_mark.line + 1)
             _record(value, (*at, place), put)
+
+
+def _leaves(value: Any, at: Key) -> Iterator[Key]:
+    """Yield the keys that an override replaces: a mapping is merged, so what it does not name stays as it was."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, (*at, str(name)))
+    else:
+        yield at
 
 
 def file_of(loader: ConfigLoaderImpl, config_path: str) -> Path | None:
@@ -63,12 +73,13 @@ def trace(loader: ConfigLoaderImpl, config_name: str, words: Sequence[str]) -> d
             _record(tree, root, lambda key, line, name=name: places.__setitem__(key, f"{name}:{line}"))  # type: ignore[misc]
     for word in words:
         override = OverridesParser.create(config_loader=loader).parse_override(word)
-        if loader.get_group_options(override.key_or_group):
-            continue
+        if loader.get_group_options(override.key_or_group) and not isinstance(override.value(), dict):
+            continue  # chooses an option, whose own keys have places of their own
         key = parse_key(override.key_or_group)
-        for below in [known for known in places if known[: len(key)] == key]:
-            del places[below]
-        places[key] = f"command line: {override.input_line}"
+        for leaf in _leaves(override.value(), key):
+            for below in [known for known in places if known[: len(leaf)] == leaf]:
+                del places[below]
+            places[leaf] = f"command line: {override.input_line}"
     return places
 
 

@@ -123,11 +123,15 @@ class RecipeSource(FileConfigSource):
         file = self.file_for(config_path)
         try:
             result = super().load_config(self._inner(config_path) or "")
+            tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise ConfigError.at("", f"{display(file)} is not a readable recipe: {error}") from None
+        # Asked of the tree: OmegaConf takes a bare word for a mapping with one key.
+        if tree is not None and not isinstance(tree, yaml.MappingNode):
+            raise ConfigError.at("", "a recipe must be a mapping of keys to values", f"{display(file)}:1")
         content = OmegaConf.to_container(result.config, resolve=False)
         if not isinstance(content, dict):
-            raise ConfigError.at("", f"{display(file)}: a recipe must be a mapping, got a list")
+            raise TypeError(f"{display(file)} is a mapping, but was read as {type(content).__name__}")
         if result.header.get("package") not in (None, "_global_"):
             text = f"package {result.header['package']} is not allowed in a recipe: write '# @package _global_'"
             raise ConfigError.at("", text, f"{display(file)}:1")

@@ -17,7 +17,7 @@ from flodl_pipe.config.keys import Key, children, did_you_mean, dotted, elsewher
 from flodl_pipe.config.root import Config
 from flodl_pipe.errors import ConfigError, Problem
 
-__all__ = ["Where", "validate"]
+__all__ = ["Where", "problem_from", "validate"]
 
 Where = Callable[[Key], str | None]
 """Says where a key was set; None for a default."""
@@ -84,7 +84,13 @@ def _unknown_key(loc: Sequence[str | int]) -> str:
     return f"unknown key.{near or ' Known keys: ' + ', '.join(names)}"
 
 
-def _problem(error: ErrorDetails, where: Where) -> Problem:
+def problem_from(error: ErrorDetails, where: Where) -> Problem:
+    """Return one of Pydantic's errors in our words.
+
+    Args:
+        error: An error whose location is a key of the whole config.
+        where: Says where a key was set.
+    """
     key, _ = locate(Config, error["loc"])
     context = error.get("ctx", {})
     rule = error["type"]
@@ -141,10 +147,13 @@ def validate(plain: dict[str, Any], where: Where = lambda _: None, recipes: Sequ
         # default=str: whatever YAML yields that JSON lacks (bytes) becomes text, and the field's own rule judges it.
         config = Config.model_validate_json(json.dumps(plain, default=str), strict=True)
     except ValidationError as error:
-        found = [_problem(detail, where) for detail in error.errors(include_url=False)]
+        found = [problem_from(detail, where) for detail in error.errors(include_url=False)]
         # A section that lost its last required key would be reported a second time.
         known = {dotted(key) for key in unset}
         problems = [problem for problem in found if problem.key not in known] + problems
     if problems:
         raise ConfigError(problems)
     return config
+
+
+_problem = problem_from

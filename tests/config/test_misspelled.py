@@ -1,0 +1,74 @@
+"""Every key of the schema, one letter short, in every place where a key can be written.
+
+All keys of a section are misspelled together, because every fault of a config is reported at once.
+"""
+
+import pytest
+import yaml
+
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.job import PlanJob, RunJob, SchemaJob
+from flodl_pipe.config.keys import children, key_names
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.reports import ReportsConfig
+from flodl_pipe.config.root import Config, EngineConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source import RecordField, RecordsConfig, TokenShardsConfig
+from flodl_pipe.errors import ConfigError
+
+TOKENS = ("source.seq_len=8", "loader.batch_size=1")
+RECORDS = (
+    "source=records",
+    "source.path=a.bin",
+    "source.record_bytes=4",
+    "source.fields={x: {offset: 0, dtype: u4, shape: []}}",
+    "loader.batch_size=1",
+)
+SECTIONS = {
+    "root": (TOKENS, "", Config),
+    "token_shards": (TOKENS, "source", TokenShardsConfig),
+    "records": (RECORDS, "source", RecordsConfig),
+    "field": (RECORDS, "source.fields.x", RecordField),
+    "sampling": (TOKENS, "sampling", SamplingConfig),
+    "loader": (TOKENS, "loader", LoaderConfig),
+    "reports": (TOKENS, "reports", ReportsConfig),
+    "run": ((*TOKENS, "job=run"), "job", RunJob),
+    "plan": ((*TOKENS, "job=plan"), "job", PlanJob),
+    "schema": ((*TOKENS, "job=schema"), "job", SchemaJob),
+    "engine": (TOKENS, "engine", EngineConfig),
+}
+
+
+def one_letter_short(key):
+    middle = len(key) // 2
+    return key[:middle] + key[middle + 1 :]
+
+
+def test_no_section_is_left_out():
+    found = {Config, RecordField}
+    for name in key_names(Config):
+        found.update(children(Config, name))
+    assert found == {model for _, _, model in SECTIONS.values()}
+
+
+@pytest.mark.parametrize("place", ["override", "added", "forced", "recipe"])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_misspelled_key_brings_the_right_one_to_mind(section, place, folder):
+    start, path, model = SECTIONS[section]
+    typos = {f"{path}.{one_letter_short(key)}".lstrip("."): key for key in key_names(model)}
+    if place == "recipe":
+        tree = below = {}
+        for part in path.split(".") if path else ():
+            below = below.setdefault(part, {})
+        below.update({typo.rpartition(".")[2]: 1 for typo in typos})
+        folder("recipes/typos.yaml", yaml.safe_dump(tree))
+        words = ["+recipe=typos"]
+    else:
+        words = [f"{ {'override': '', 'added': '+', 'forced': '++'}[place] }{typo}=1" for typo in typos]
+    with pytest.raises(ConfigError) as caught:
+        load_config(*start, *words)
+    problems = {problem.key: problem for problem in caught.value.problems}
+    assert set(problems) == set(typos)
+    for typo, key in typos.items():
+        assert problems[typo].message == f"unknown key. Did you mean '{key}'?"
+        assert problems[typo].where.startswith("recipes/typos.yaml:" if place == "recipe" else "command line: ")

@@ -1,0 +1,109 @@
+"""Where recipes are found, and what they may not do."""
+
+import pytest
+
+from flodl_pipe.config import places
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.places import conf_dir, recipe_dirs, recipe_names
+from flodl_pipe.errors import ConfigError
+
+MINE = "defaults: [{override /source: token_shards}]\nsource: {seq_len: 4}\nloader: {batch_size: %d}\n"
+
+
+def test_the_first_folder_wins(folder, monkeypatch):
+    for size, name in enumerate(["a/recipes/m", "b/recipes/m", "c/recipes/m", "recipes/m"], 1):
+        folder(f"{name}.yaml", MINE % size)
+    assert load_config("m").loader.batch_size == 4
+    monkeypatch.setenv("FLODL_PIPE_CONFIG_PATH", f"{folder.path}/b:{folder.path}/c:")
+    assert load_config("m").loader.batch_size == 2
+    assert load_config("m", config_dir="a").loader.batch_size == 1
+    origins = [origin for origin, _ in recipe_dirs(folder.path / "a")]
+    assert origins == [
+        "--config-dir",
+        "FLODL_PIPE_CONFIG_PATH",
+        "FLODL_PIPE_CONFIG_PATH",
+        "working directory",
+        "built-in",
+    ]
+
+
+def test_the_environments_folders_bring_groups_too(folder, monkeypatch):
+    folder("b/source/mine.yaml", "kind: token_shards\nseq_len: 9\n")
+    monkeypatch.setenv("FLODL_PIPE_CONFIG_PATH", str(folder.path / "b"))
+    assert load_config("source=mine", "loader.batch_size=1").source.seq_len == 9
+
+
+def test_recipes_in_subfolders_are_listed_and_private_names_are_not(folder):
+    folder("recipes/exp/a.yaml", MINE % 5)
+    folder("recipes/_draft.yaml", "")
+    folder("recipes/.hidden/x.yaml", "")
+    assert recipe_names() == ["exp/a", "nanogpt_bin", "olmo_shards", "olmo_shards_npy"]
+    assert load_config("exp/a").loader.batch_size == 5
+    assert load_config("recipe/exp=a").loader.batch_size == 5
+
+
+def test_a_package_header_is_not_needed(folder):
+    folder("recipes/m.yaml", MINE % 6)
+    folder("recipes/n.yaml", "# @package _global_\n" + MINE % 6)
+    assert load_config("m") == load_config("n")
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "/{here}/secret"])
+def test_a_recipe_name_cannot_leave_the_folder(folder, name):
+    folder("secret.yaml", MINE % 1)
+    folder("recipes/a/x.yaml", "")
+    with pytest.raises(ConfigError):
+        load_config(name.format(here=folder.path))
+
+
+FORBIDDEN = {
+    "callback": "hydra: {callbacks: {x: {_target_: pathlib.Path.touch}}}",
+    "target": "source: {x: [{_target_: os.getcwd}]}",
+    "engine": "engine: {_target_: os.system}",
+    "logging": "hydra: {job_logging: {handlers: {x: {'()': os.getcwd}}}}",
+    "environment": "hydra: {job: {env_set: {LD_PRELOAD: /x.so}}}",
+    "searchpath": "hydra: {searchpath: ['file:///tmp']}",
+    "launcher": "hydra: {launcher: {setup: [rm]}}",
+    "sweeper": "hydra: {sweeper: {custom_search_space: os.system}}",
+    "sweep_key": "hydra: {sweeper: {params: {+hydra.callbacks.x: 1}}}",
+    "mode": "hydra: {mode: MULTIRUN}",
+    "indirect": "hydra: ${source}",
+    "package": "# @package hydra.job\nenv_set: {LD_PRELOAD: /x.so}",
+    "defaults_package": "defaults: ['/recipe@hydra.job: other']",
+    "defaults_package_option": "defaults: [{/recipe@hydra.job: other}]",
+    "defaults_climb": "defaults: [{override /source: ../../secret}]",
+    "defaults_climb_plain": "defaults: [/../secret]",
+    "defaults_absolute": "defaults: [//tmp/secret]",
+    "defaults_absolute_option": "defaults: [{override /source: /tmp/secret}]",
+    "defaults_list": "defaults: [{/source: [records, ../x]}]",
+    "defaults_indirect": "defaults: [{override /source: '${oc.env:HOME}'}]",
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_a_recipe_cannot_name_code_or_leave_the_search_path(folder, name):
+    folder("recipes/evil.yaml", FORBIDDEN[name])
+    with pytest.raises(ConfigError, match=r"(not allowed in a recipe|must be a mapping in a recipe)") as caught:
+        load_config("+recipe=evil", "source.seq_len=1", "loader.batch_size=1")
+    (problem,) = caught.value.problems
+    assert "recipes/evil.yaml" in problem.where
+
+
+def test_a_recipe_may_set_the_run_folder_and_a_sweep(folder):
+    text = "hydra: {run: {dir: a}, sweep: {dir: b}, sweeper: {params: {loader.batch_size: '1,2'}}, verbose: true}\n"
+    folder("recipes/m.yaml", MINE % 1 + text)
+    assert load_config("m").loader.batch_size == 1
+
+
+def test_folders_beside_an_installed_package_are_not_taken(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "flodl_pipe"
+    package.mkdir(parents=True)
+    (package.parent / "conf").mkdir()
+    monkeypatch.setattr(places, "_PACKAGE", package)
+    with pytest.raises(FileNotFoundError, match="not installed whole"):
+        conf_dir()
+    (package / "_conf").mkdir()
+    assert conf_dir() == package / "_conf"
+    (package / "_conf").rmdir()
+    (package.parent / "pyproject.toml").touch()
+    assert conf_dir() == package.parent / "conf"
