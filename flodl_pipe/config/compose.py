@@ -152,7 +152,7 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
         if error is job.error:
             raise
         reason = explain(error, composition.loader, arguments.words, arguments.config_dir)
-        if type(error) is ValueError and not arguments.runs and not job.called:
+        if type(error) is ValueError and not job.called:
             reason = ConfigError.at("", str(error))  # Hydra's, for flags or options that do not go together
         if reason is None:
             raise
