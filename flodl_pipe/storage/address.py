@@ -27,7 +27,10 @@ def local_path(address: str) -> str:
         raise SourceError(f"{address!r} is no path; give a file, a folder or a glob pattern")
     match = _SCHEME.match(address)
     if not match:
-        return str(Path(address).expanduser().absolute())
+        try:
+            return str(Path(address).expanduser().absolute())
+        except RuntimeError as error:
+            raise SourceError(f"{address}: names a home folder that cannot be found; write the path out") from error
     if match[1].lower() == "file":
         parts = urlsplit(address)
         if parts.netloc in ("", "localhost") and parts.path:

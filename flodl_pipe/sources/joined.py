@@ -1,0 +1,123 @@
+"""The data of many files as one range of bytes: what extents and fingerprints are made over.
+
+Headers are left out, so equal tokens in another container, or cut at the same places under other names, are equal.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from flodl_pipe.arrays import ByteArray, IndexArray
+from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.protocol import Fingerprint
+from flodl_pipe.storage.protocol import Blobs
+from flodl_pipe.units import format_count
+
+__all__ = ["JoinedBytes"]
+
+_BLOCK = 4096
+_MAX_BLOCKS = 1024
+"""Blocks of a sampled fingerprint over all files: at most 4 MiB read."""
+_MAX_BLOCKS_OF_FILE = 16
+_CHUNK = 1 << 20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JoinedBytes:
+    """The data runs of ``S`` blobs, one after the other.
+
+    Attributes:
+        blobs: The files.
+        offsets: First data byte of each, int64, shape ``(S,)``.
+        lengths: Data bytes of each, int64, shape ``(S,)``.
+    """
+
+    blobs: Blobs
+    offsets: IndexArray
+    lengths: IndexArray
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the joined range."""
+        return int(self.lengths.sum())
+
+    @property
+    def starts(self) -> IndexArray:
+        """First joined byte of each blob's data, int64, shape ``(S,)``."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def read(self, start: int, out: ByteArray) -> None:
+        """Fill ``out`` (uint8, 1-D, contiguous) with the joined bytes from ``start`` on.
+
+        Raises:
+            SourceError: if the range is not inside the joined one, or a file changed or cannot be read.
+        """
+        if not 0 <= start <= self.num_bytes - len(out):
+            raise SourceError(
+                f"bytes {format_count(start)} .. {format_count(start + len(out))} lie outside the data of "
+                f"{format_count(self.num_bytes)} bytes"
+            )
+        starts, done = self.starts, 0
+        blob = int(np.searchsorted(starts, start, side="right")) - 1
+        while done < len(out):
+            inside = start + done - int(starts[blob])
+            count = min(len(out) - done, int(self.lengths[blob]) - inside)
+            if count > 0:
+                self.blobs.read_range(blob, int(self.offsets[blob]) + inside, out[done : done + count])
+                done += count
+            blob += 1
+
+    def fingerprint(self, summary: str, layout: str, *, full: bool) -> Fingerprint:
+        """Return the identity of the content.
+
+        The digest covers layout, data bytes of each file, and content: all of it when ``full``, otherwise the first,
+        the last and some blocks of 4 KiB in between, at places that follow from sizes and layout alone. Paths play no
+        part, the order of the files does.
+
+        Args:
+            summary: What is covered, in words.
+            layout: Everything besides the bytes that decides what a sample holds.
+            full: Read every byte.
+
+        Raises:
+            SourceError: if a file changed or cannot be read.
+        """
+        scope = "full" if full else "sampled"
+        digest = hashlib.blake2b(f"{scope}|{layout}|{self.lengths.tolist()}".encode(), digest_size=16)
+        key = digest.digest()
+        for file, length in enumerate(self.lengths.tolist()):
+            runs = [(0, length)] if full else self._sampled(file, length, key)
+            for offset, num_bytes in runs:
+                self._absorb(digest, file, offset, num_bytes)
+        return Fingerprint(summary, digest.hexdigest(), full)
+
+    def _absorb(self, digest: "hashlib.blake2b", file: int, offset: int, num_bytes: int) -> None:
+        buffer = np.empty(min(num_bytes, _CHUNK), dtype=np.uint8)
+        for done in range(0, num_bytes, _CHUNK):
+            part = buffer[: num_bytes - done]
+            self.blobs.read_range(file, int(self.offsets[file]) + offset + done, part)
+            digest.update(part.data)
+
+    def _sampled(self, file: int, length: int, key: bytes) -> list[tuple[int, int]]:
+        """Return the runs of one file that a sampled digest reads, ascending.
+
+        With more files than blocks, a keyed choice of about ``_MAX_BLOCKS`` files gives one block each.
+        """
+        num_files = len(self.lengths)
+        count = min(_MAX_BLOCKS // num_files, _MAX_BLOCKS_OF_FILE)
+        if not count and _keyed(key, file, 0, num_files) >= _MAX_BLOCKS:
+            return []
+        if length <= max(count, 1) * _BLOCK:
+            return [(0, length)]
+        places = {0, length - _BLOCK} if count > 1 else set()
+        inner = max(count, 1) - len(places)
+        places.update(_keyed(key, file, 1 + block, length - _BLOCK + 1) for block in range(inner))
+        return [(place, _BLOCK) for place in sorted(places)]
+
+
+def _keyed(key: bytes, file: int, block: int, below: int) -> int:
+    word = hashlib.blake2b(f"{file}|{block}".encode(), key=key, digest_size=16).digest()
+    return int.from_bytes(word, "little") % below
