@@ -81,7 +81,7 @@ def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: S
     if not key:
         quoted = re.search(r"'([^'=]+)", head)
         key = quoted[1] if quoted else ""
-    if "not in struct" in reason and isinstance(cause.parent_node, DictConfig):
+    if re.search(r"^Key '.*' (is )?not in ", reason) and isinstance(cause.parent_node, DictConfig):
         word, names = str(cause.key), [str(name) for name in cause.parent_node]
         near = elsewhere(Config, word) or did_you_mean(word, names) or elsewhere(Config, word, cutoff=0.75)
         known = f" Known keys: {', '.join(names)}" if names else " What is above it holds a value, not keys."

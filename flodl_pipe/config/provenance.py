@@ -84,8 +84,7 @@ def trace(loader: ConfigLoaderImpl, config_name: str, words: Sequence[str]) -> d
 
 
 def setter(places: dict[Key, str], key: Key) -> str | None:
-    """Return where a key was set; else where its closest parent was, or its first child."""
-    for length in range(len(key), 0, -1):
-        if key[:length] in places:
-            return places[key[:length]]
-    return next((place for known, place in places.items() if known[: len(key)] == key), None)
+    """Return where a key was set: an item of a list stands where its list does, a section where its first key does."""
+    while key and key not in places and isinstance(key[-1], int):
+        key = key[:-1]
+    return places.get(key) or next((place for known, place in places.items() if known[: len(key)] == key), None)

@@ -98,7 +98,7 @@ def problem_from(error: ErrorDetails, where: Where) -> Problem:
         message = _unknown_key(error["loc"])
     elif rule in ("missing", "union_tag_not_found"):
         key = key if rule == "missing" else (*key, "kind")
-        message = "required, but not set"
+        return Problem(dotted(key), "required, but not set")
     elif rule == "union_tag_invalid":
         key = (*key, "kind")
         kinds = [kind.strip(" '") for kind in context["expected_tags"].split(",")]

@@ -3,8 +3,10 @@
 import logging
 import pickle
 import threading
+from inspect import signature
 from pathlib import Path
 
+import hydra
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -136,6 +138,8 @@ def test_a_key_of_another_section_or_kind_is_pointed_out():
         (("olmo_shards", "+loader.batch_size=1"), "", "Either remove + prefix"),
         (("olmo_shards", "~loader.nothing"), "", "'loader.nothing' does not exist"),
         (("olmo_shards", "loader.batch_size.x=1"), "loader.batch_size.x", "unknown key."),
+        (("olmo_shards", "hydra.jb.chdir=true"), "hydra.jb", "unknown key. Did you mean 'job'?"),
+        (("olmo_shards", "++source={kind: records}"), "source.fields", "required, but not set"),
         (("olmo_shards", "nanogpt_bin"), "", "a recipe is chosen with +recipe=nanogpt_bin"),
         (("olmo_shards", "source.path=[a"), "source.path", "cannot be read"),
     ],
@@ -154,6 +158,10 @@ def test_an_error_names_the_override_or_the_line(folder):
     found = problems("mine", "source.path=0", "loader={batch_size: 0}")
     assert found["source.path"].where == "command line: source.path=0", "the last one that set it"
     assert found["loader.batch_size"].where == "command line: loader={batch_size: 0}"
+    folder("recipes/kind.yaml", "defaults: [olmo_shards, _self_]\nsource:\n  kind: records\n")
+    found = problems("kind")
+    assert found["source.path"].where is None, "a default"
+    assert found["source.format"].where.endswith("recipes/olmo_shards.yaml:15")
 
 
 def test_a_recipe_builds_on_another(folder):
@@ -205,7 +213,9 @@ def test_an_override_may_contain_what_the_grammar_quotes(folder):
 
 def test_loading_leaves_hydra_as_it_was(folder):
     folder("other/config.yaml", "a: 1\n")
-    with initialize_config_dir(str(folder.path / "other"), version_base="1.3"):
+    # Hydra 1.4 has no version_base any more.
+    options = {} if "execution_whitelist" in signature(hydra.main).parameters else {"version_base": "1.3"}
+    with initialize_config_dir(str(folder.path / "other"), **options):
         assert load_config("nanogpt_bin").loader.batch_size == 64
         # To the other program, recipe is a plain new key: our search path is not on its own.
         assert compose("config", ["+recipe=nanogpt_bin"]) == {"a": 1, "recipe": "nanogpt_bin"}

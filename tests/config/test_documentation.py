@@ -1,0 +1,42 @@
+"""docs/configuration.md against the models."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.job import RunJob
+from flodl_pipe.config.keys import key_names
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.reports import ReportsConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source import RecordsConfig, TokenShardsConfig
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
+TABLES = {
+    "### `source`, kind `token_shards`": TokenShardsConfig,
+    "### `source`, kind `records`": RecordsConfig,
+    "### `sampling`": SamplingConfig,
+    "### `loader`": LoaderConfig,
+    "### `reports`": ReportsConfig,
+    "### `job`": RunJob,
+}
+
+
+def test_every_key_is_listed_with_its_default():
+    for heading, model in TABLES.items():
+        section = TEXT.partition(heading)[2].partition("\n#")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section, flags=re.MULTILINE))
+        assert ["kind", *rows] == key_names(model) or list(rows) == key_names(model), heading
+        for name, written in rows.items():
+            field = model.model_fields[name]
+            assert written == "???" if field.is_required() else yaml.safe_load(written) == field.default, name
+
+
+def test_the_recipe_shown_works(folder):
+    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+    folder("recipes/mine.yaml", text)
+    config = load_config("mine")
+    assert (config.loader.batch_size, config.sampling.shuffle) == (64, False)
+    assert config.source.path == "/data/shards/part-*.bin"
