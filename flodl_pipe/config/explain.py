@@ -28,7 +28,7 @@ _CONTAINING = re.compile(r"In '([^']+)': ")
 def _setter(loader: ConfigLoaderImpl, words: Sequence[str], group: str, text: str, error: str) -> str | None:
     """Find who chose a group's option: an override, or a file's line that holds ``text``."""
     for word in words:
-        if word.partition("=")[0].lstrip("+~").partition("@")[0] == group:
+        if word.partition("=")[0].lstrip("+~").partition("@")[0] == group and text in word:
             return f"command line: {word}"
     # Hydra names the file that holds the group, not the one that overrode it: look in the recipes first.
     recipes = [f"{GROUP}/{word.partition('=')[2]}" for word in words if word.startswith(f"+{GROUP}=")]
@@ -69,8 +69,12 @@ def _groups(loader: ConfigLoaderImpl) -> list[str]:
 
 
 def _word_for(words: Sequence[str], key: str) -> str | None:
-    named = (word for word in words if dotted(parse_key(word.partition("=")[0].lstrip("+~"))) == key)
-    return next((f"command line: {word}" for word in named), None)
+    """Find the override of a key, or of one below it."""
+    for word in words:
+        given = dotted(parse_key(word.partition("=")[0].lstrip("+~")))
+        if key and f"{given}.".startswith(f"{key}."):
+            return f"command line: {word}"
+    return None
 
 
 def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: Sequence[str]) -> ConfigError:

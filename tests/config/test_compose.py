@@ -154,6 +154,7 @@ def test_an_error_names_the_override_or_the_line(folder):
     assert problems("mine")["source"].where == "recipes/mine.yaml:3"
     folder("recipes/mine.yaml", "# @package _global_\ndefaults: [olmo_shards, _self_]\nsource: {path: [a,\n 3]}\n")
     assert problems("mine")["source.path"].where == "recipes/mine.yaml:3"
+    assert problems("hydra.jb.x=1")["hydra.jb"].where == "command line: hydra.jb.x=1"
     assert problems("source=recrds")["source"].where == "command line: source=recrds"
     found = problems("mine", "source.path=0", "loader={batch_size: 0}")
     assert found["source.path"].where == "command line: source.path=0", "the last one that set it"
@@ -162,6 +163,26 @@ def test_an_error_names_the_override_or_the_line(folder):
     found = problems("kind")
     assert found["source.path"].where is None, "a default"
     assert found["source.format"].where.endswith("recipes/olmo_shards.yaml:15")
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "message"),
+    [
+        ("olmo_shrds", "recipe", "there is no recipe 'olmo_shrds'. Did you mean 'olmo_shards'?"),
+        (
+            "override /sorce: records",
+            "",
+            "Could not override 'sorce'. No match in the defaults list. Did you mean 'source'?",
+        ),
+        ("/sorce: records", "sorce", "there is no group 'sorce'. Did you mean 'source'?"),
+        ("override /sampling: evl", "sampling", "there is no option 'evl'. Did you mean 'eval'?"),
+    ],
+)
+def test_a_misspelled_entry_of_a_defaults_list_is_recognised(folder, entry, key, message):
+    folder("recipes/mine.yaml", f"defaults:\n  - {entry}\n  - _self_\n")
+    problem = problems("mine")[key]
+    assert message in problem.message
+    assert not key or problem.where == "recipes/mine.yaml:2"
 
 
 def test_a_recipe_builds_on_another(folder):
