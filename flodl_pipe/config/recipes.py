@@ -41,6 +41,8 @@ _HYDRA_KEYS: dict[str, frozenset[str] | None] = {
     "output_subdir": None,
     "sweeper": frozenset({"params", "max_batch_size", "n_trials", "n_jobs", "direction"}),
 }
+_SWEEP = ("hydra", "sweeper", "params")
+_CHECKED_MAPPINGS = (("hydra",), ("hydra", "sweeper"), _SWEEP)
 _config_dir: ContextVar[Path | None] = ContextVar("config_dir", default=None)
 
 
@@ -49,8 +51,9 @@ def _refusal(content: Any, at: tuple[str, ...] = ()) -> tuple[str, str] | None:
     if isinstance(content, list):
         content = dict(enumerate(content))
     if not isinstance(content, dict):
-        # As a whole, Hydra's section may only be a mapping: an interpolation would bring in keys unseen.
-        return ("hydra", "must be a mapping in a recipe") if at == ("hydra",) and content is not None else None
+        # An interpolation in place of a mapping whose keys are checked would bring in keys unseen.
+        hides = at in _CHECKED_MAPPINGS and content is not None
+        return (".".join(at), "must be a mapping in a recipe") if hides else None
     for name, value in content.items():
         path = (*at, str(name))
         key = ".".join(path)
@@ -60,7 +63,7 @@ def _refusal(content: Any, at: tuple[str, ...] = ()) -> tuple[str, str] | None:
             name in ("_target_", "()")
             or (len(path) == 2 and at == ("hydra",) and path[1] not in _HYDRA_KEYS)
             or (len(path) == 3 and below is not None and path[2] not in below)
-            or (at == ("hydra", "sweeper", "params") and str(name).lstrip("+~").startswith("hydra"))
+            or (at == _SWEEP and str(name).lstrip("+~ \t").startswith("hydra"))
         ):
             return key, f"not allowed in a recipe: {why}"
         found = _refusal(value, path)

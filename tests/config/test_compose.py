@@ -4,15 +4,14 @@ import logging
 import pickle
 import threading
 from inspect import signature
-from pathlib import Path
 
 import hydra
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from flodl_pipe.config.compose import instantiate_engine, load_config
-from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.errors import ConfigError
 
 RECORDS = (
     "source=records",
@@ -269,37 +268,3 @@ def test_config_and_error_pickle():
     with pytest.raises(ConfigError) as caught:
         load_config("olmo_shards", "loader.batch_size=0")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """Stand in for the pipeline: a module whose build_loader a test can set."""
-    import sys
-    import types
-
-    module = types.ModuleType("flodl_pipe.pipeline")
-    module.build_loader = lambda cfg: cfg
-    monkeypatch.setitem(sys.modules, "flodl_pipe.pipeline", module)
-    monkeypatch.setattr("flodl_pipe.pipeline", module, raising=False)
-    return module
-
-
-def test_the_engine_gets_the_config_as_cfg(engine):
-    config = load_config("olmo_shards")
-    built = instantiate_engine(config)
-    assert built == config
-    assert type(built) is type(config)
-
-
-def test_the_engines_own_error_comes_through(engine):
-    def fail(cfg):
-        try:
-            Path("/nowhere/at/all").stat()
-        except OSError as error:
-            raise SourceError("no data") from error
-
-    engine.build_loader = fail
-    with pytest.raises(SourceError, match=r"^no data$") as caught:
-        instantiate_engine(load_config("olmo_shards"))
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
-    assert caught.traceback[-1].name == "fail"
