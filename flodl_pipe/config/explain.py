@@ -22,6 +22,8 @@ __all__ = ["COMPOSITION_ERRORS", "explain"]
 # What composing a config can raise. InstantiationException is one of Hydra's, but is about objects, not config.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
+# Hydra 1.3's and 1.4's words for an override in a defaults list that matches no group.
+_UNMATCHED = re.compile(r"Could not override '([^'@]+)'\. No match in|No earlier Group Default for '([^'@]+)'")
 _CONTAINING = re.compile(r"In '([^']+)': ")
 
 
@@ -132,10 +134,10 @@ def explain(
         return ConfigError.at(dotted(parse_key(str(error.full_key or ""))), str(error).splitlines()[0])
     if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
         return _bad_override(error, error.__cause__, words)
-    return ConfigError.at("", _group_text(" ".join(str(error).split()), loader))
-
-
-def _group_text(text: str, loader: ConfigLoaderImpl) -> str:
-    """Add the closest group to Hydra's words about an override in a defaults list that matches none."""
-    unmatched = re.search(r"Could not override '([^'@]+)[^']*'\. No match in the defaults list", text)
-    return text + did_you_mean(unmatched[1], _groups(loader)) if unmatched else text
+    text = " ".join(str(error).split())
+    unmatched = _UNMATCHED.search(text)
+    if unmatched:
+        group = next(name for name in unmatched.groups() if name)
+        message = f"there is no group '{group}' to override.{did_you_mean(group, _groups(loader))}"
+        return ConfigError.at(group.replace("/", "."), message, _setter(loader, words, group, group, text))
+    return ConfigError.at("", text)

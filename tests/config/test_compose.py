@@ -168,11 +168,7 @@ def test_an_error_names_the_override_or_the_line(folder):
     ("entry", "key", "message"),
     [
         ("olmo_shrds", "recipe", "there is no recipe 'olmo_shrds'. Did you mean 'olmo_shards'?"),
-        (
-            "override /sorce: records",
-            "",
-            "Could not override 'sorce'. No match in the defaults list. Did you mean 'source'?",
-        ),
+        ("override /sorce: records", "sorce", "there is no group 'sorce' to override. Did you mean 'source'?"),
         ("/sorce: records", "sorce", "there is no group 'sorce'. Did you mean 'source'?"),
         ("override /sampling: evl", "sampling", "there is no option 'evl'. Did you mean 'eval'?"),
     ],
@@ -181,7 +177,7 @@ def test_a_misspelled_entry_of_a_defaults_list_is_recognised(folder, entry, key,
     folder("recipes/mine.yaml", f"defaults:\n  - {entry}\n  - _self_\n")
     problem = problems("mine")[key]
     assert message in problem.message
-    assert not key or problem.where == "recipes/mine.yaml:2"
+    assert problem.where == "recipes/mine.yaml:2"
 
 
 def test_a_recipe_builds_on_another(folder):
