@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from flodl_pipe.errors import ChangedError, SourceError
-from flodl_pipe.storage import kernel, local
+from flodl_pipe.storage import kernel, local, mapped, queued
 from flodl_pipe.storage.local import LocalBlobs
+from flodl_pipe.storage.queued import queue_supported
 
 SIZES = (40_000, 7_001, 90_000)
 
@@ -47,16 +48,18 @@ def read(blobs: LocalBlobs, where: np.ndarray, offsets: np.ndarray, row_bytes: i
     return out
 
 
-@pytest.fixture(params=[True, False], ids=["vectored", "portable"])
-def vectored(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+@pytest.fixture(params=["mapped", "queued", "single"])
+def way(request: pytest.FixtureRequest) -> str:
+    if request.param == "queued" and not queue_supported():
+        pytest.skip("no read queues here")
+    return str(request.param)
 
 
 @pytest.mark.parametrize("row_bytes", [1, 34, 2050, 7_001])
 @pytest.mark.parametrize("num_rows", [1, 5, 1500])
-def test_rows_equal_a_naive_read(paths: list[Path], vectored: bool, row_bytes: int, num_rows: int) -> None:
+def test_rows_equal_a_naive_read(paths: list[Path], way: str, row_bytes: int, num_rows: int) -> None:
     where, offsets = request(num_rows, row_bytes)
-    found = read(LocalBlobs([*map(str, paths)], vectored=vectored), where, offsets, row_bytes)
+    found = read(LocalBlobs([*map(str, paths)], way=way), where, offsets, row_bytes)
     np.testing.assert_array_equal(found, naive(paths, where, offsets, row_bytes))
 
 
@@ -68,11 +71,11 @@ def test_rows_above_the_direct_size_are_read_exactly(paths: list[Path], monkeypa
     )
 
 
-def test_rows_go_to_the_rows_named_and_leave_the_others_alone(paths: list[Path], vectored: bool) -> None:
+def test_rows_go_to_the_rows_named_and_leave_the_others_alone(paths: list[Path], way: str) -> None:
     where, offsets = request(20, 50)
     rows = np.random.default_rng(3).permutation(60)[:20]
     out = np.full((60, 50), 7, dtype=np.uint8)
-    LocalBlobs([*map(str, paths)], vectored=vectored).read_rows(where, offsets, 50, rows, out)
+    LocalBlobs([*map(str, paths)], way=way).read_rows(where, offsets, 50, rows, out)
     np.testing.assert_array_equal(out[rows], naive(paths, where, offsets, 50))
     assert (np.delete(out, rows, axis=0) == 7).all()
 
@@ -159,10 +162,8 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "says"), CHANGES, ids=lambda value: getattr(value, "__name__", None))
 @pytest.mark.parametrize("opened", [True, False], ids=["mapped", "unopened"])
-def test_a_changed_file_is_an_error_that_names_it(
-    paths: list[Path], vectored: bool, opened: bool, change, says: str
-) -> None:
-    blobs = LocalBlobs([*map(str, paths)], vectored=vectored)
+def test_a_changed_file_is_an_error_that_names_it(paths: list[Path], way: str, opened: bool, change, says: str) -> None:
+    blobs = LocalBlobs([*map(str, paths)], way=way)
     where, offsets = np.array([0, 2, 1]), np.array([0, 50_000, 0])
     if opened:
         read(blobs, where, offsets, 64)
@@ -229,8 +230,8 @@ def test_close_lets_go_and_the_next_read_opens_again(paths: list[Path]) -> None:
     read(blobs, np.array([0]), np.array([0]), 8)
 
 
-def test_threads_share_one_object(paths: list[Path]) -> None:
-    blobs = LocalBlobs([*map(str, paths)], max_maps=1)
+def test_threads_share_one_object(paths: list[Path], way: str) -> None:
+    blobs = LocalBlobs([*map(str, paths)], way=way, max_open=1)
     wrong: list[object] = []
 
     def work(seed: int) -> None:
@@ -257,9 +258,9 @@ def _child(blobs: LocalBlobs, where: np.ndarray, offsets: np.ndarray, queue) -> 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # on purpose: that is what is tested
-def test_a_forked_child_and_its_parent_read_at_once(paths: list[Path]) -> None:
+def test_a_forked_child_and_its_parent_read_at_once(paths: list[Path], way: str) -> None:
     """The child must not write into the scratch that it shares pages with."""
-    blobs = LocalBlobs([*map(str, paths)])
+    blobs = LocalBlobs([*map(str, paths)], way=way)
     where, offsets = request(500, 300, 5)
     read(blobs, where, offsets, 300)
     context = multiprocessing.get_context("fork")
@@ -292,7 +293,7 @@ def test_many_files_need_no_open_descriptors(tmp_path: Path, caplog: pytest.LogC
 def test_above_the_limit_on_maps_files_are_opened_again_and_it_is_said_once(
     paths: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    blobs = LocalBlobs([*map(str, paths)], max_maps=2)
+    blobs = LocalBlobs([*map(str, paths)], max_open=2)
     for turn in range(6):
         where, offsets = request(100, 40, turn)
         np.testing.assert_array_equal(read(blobs, where, offsets, 40), naive(paths, where, offsets, 40))
@@ -314,6 +315,80 @@ def test_where_files_cannot_be_mapped_it_is_said_and_rows_are_read_one_by_one(
     assert [(r.levelno, "one by one" in r.getMessage()) for r in caplog.records] == [(logging.WARNING, True)]
 
 
+def test_where_the_queue_is_refused_it_is_said_and_rows_are_read_one_by_one(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(queued, "_thread_queue", refuse)
+    blobs = LocalBlobs([*map(str, paths)], way="queued")
+    where, offsets = request(300, 40)
+    np.testing.assert_array_equal(read(blobs, where, offsets, 40), naive(paths, where, offsets, 40))
+    assert ["fs.aio-max-nr" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_files_of_moderate_size_are_mapped_and_larger_ones_are_not(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LocalBlobs([*map(str, paths)]).way == "mapped"
+    monkeypatch.setattr(local, "_MAPPED_BYTES", sum(SIZES) - 1)
+    blobs = LocalBlobs([*map(str, paths)])
+    assert blobs.way == ("queued" if queue_supported() else "mapped")
+    monkeypatch.setattr(local, "queue_supported", lambda: False)
+    assert LocalBlobs([*map(str, paths)]).way == "mapped"
+    monkeypatch.setattr(kernel, "vectored_supported", lambda: False)
+    assert LocalBlobs([*map(str, paths)]).way == "single"
+
+
+@pytest.mark.skipif(not queue_supported(), reason="no read queues here")
+def test_a_queue_stays_below_the_limit_on_open_files_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [tmp_path / f"{i:04}.bin" for i in range(150)]
+    for i, name in enumerate(names):
+        name.write_bytes(i.to_bytes(2, "little") * 8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        blobs = LocalBlobs([*map(str, names)], way="queued")
+        for first in range(0, 150, 30):
+            found = read(blobs, np.arange(first, first + 30), np.zeros(30, dtype=np.int64), 2)
+            assert found.view("<u2")[:, 0].tolist() == list(range(first, first + 30))
+        still_open = opened_below(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert still_open == 50
+    assert ["ulimit -n" in record.getMessage() for record in caplog.records] == [True]
+    blobs.close()
+    assert opened_below(tmp_path) == 0
+
+
+def opened_below(folder: Path) -> int:
+    entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum(str(folder) in str(entry.readlink()) for entry in entries)
+
+
+@pytest.mark.skipif(not queue_supported(), reason="no read queues here")
+def test_a_queue_leaves_nothing_resident(tmp_path: Path) -> None:
+    def resident_file_kib() -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+        return int(line.split()[1])
+
+    path = tmp_path / "big.bin"
+    path.write_bytes(bytes(64 << 20))
+    offsets = np.arange(0, 64 << 20, 4096)
+    grown = {}
+    for way in ("mapped", "queued"):
+        blobs = LocalBlobs([str(path)], way=way)
+        before = resident_file_kib()
+        read(blobs, np.zeros(len(offsets), dtype=np.int64), offsets, 16)
+        grown[way] = resident_file_kib() - before
+        blobs.close()
+    assert grown["mapped"] > 32 << 10
+    assert grown["queued"] < 4 << 10
+
+
 def test_files_beyond_memory_are_read_without_reading_around(
     paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,18 +396,18 @@ def test_files_beyond_memory_are_read_without_reading_around(
     monkeypatch.setattr(kernel, "advise_random", lambda address, size: advised.append(size))
     read(LocalBlobs([*map(str, paths)]), np.array([0]), np.array([0]), 8)
     assert advised == []
-    monkeypatch.setattr(local, "available_bytes", lambda: sum(SIZES))
+    monkeypatch.setattr(mapped, "available_bytes", lambda: sum(SIZES))
     read(LocalBlobs([*map(str, paths)]), np.array([0]), np.array([0]), 8)
     assert advised == [SIZES[0]]
 
 
-def test_offsets_beyond_4_gib(tmp_path: Path, vectored: bool) -> None:
+def test_offsets_beyond_4_gib(tmp_path: Path, way: str) -> None:
     path = tmp_path / "sparse.bin"
     at = 2**32 + 2**31 + 123
     with path.open("wb") as file:
         file.seek(at)
         file.write(b"far away")
-    found = read(LocalBlobs([str(path)], vectored=vectored), np.array([0, 0]), np.array([at, 5]), 8)
+    found = read(LocalBlobs([str(path)], way=way), np.array([0, 0]), np.array([at, 5]), 8)
     assert [row.tobytes() for row in found] == [b"far away", bytes(8)]
 
 
