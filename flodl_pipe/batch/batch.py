@@ -56,7 +56,7 @@ class Batch:
     @property
     def cursor(self) -> dict[str, int | str] | None:
         """Loader state after this batch; None on a batch that no loader delivered."""
-        return None if self._cursor is None else self._cursor.state()  # type: ignore[no-any-return]
+        return None if self._cursor is None else self._cursor.state()
 
     @property
     def names(self) -> tuple[str, ...]:

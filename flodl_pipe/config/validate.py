@@ -154,6 +154,3 @@ def validate(plain: dict[str, Any], where: Where = lambda _: None, recipes: Sequ
     if problems:
         raise ConfigError(problems)
     return config
-
-
-_problem = problem_from

@@ -42,10 +42,14 @@ class Digest:
 
     def add(self, hashes: WordArray) -> None:
         """Add row hashes, uint64, shape ``(B, 2)``."""
-        low, high = hashes.sum(axis=0, dtype=np.uint64).tolist()
+        self.add_sums(hashes.sum(axis=0, dtype=np.uint64), len(hashes))
+
+    def add_sums(self, sums: WordArray, num_rows: int) -> None:
+        """Add the sum of ``num_rows`` row hashes, uint64, shape ``(2,)``."""
+        low, high = sums.tolist()
         self.low = (self.low + low) & _MASK
         self.high = (self.high + high) & _MASK
-        self.num_rows += len(hashes)
+        self.num_rows += num_rows
 
     def merge(self, other: "Digest") -> None:
         """Add what another digest has counted."""

@@ -30,6 +30,10 @@ class EpochOrder(Protocol):
         """
         ...
 
+    def pick(self, positions: IndexArray) -> IndexArray:
+        """Return the pick at each position, int64, shape ``(K,)``; positions must lie in ``[0, num_picks)``."""
+        ...
+
     def where(self, picks: IndexArray) -> IndexArray:
         """Return the position of each pick, int64, shape ``(K,)``."""
         ...
@@ -96,6 +100,9 @@ class _Shuffled:
         _check_range(start, stop, self._shuffle.n)
         return self._shuffle.at(np.arange(start, stop, dtype=np.int64))
 
+    def pick(self, positions: IndexArray) -> IndexArray:
+        return self._shuffle.at(positions)
+
     def where(self, picks: IndexArray) -> IndexArray:
         return self._shuffle.inverse(picks)
 
@@ -129,6 +136,9 @@ class _Identity:
     def at(self, start: int, stop: int) -> IndexArray:
         _check_range(start, stop, self._num_picks)
         return np.arange(start, stop, dtype=np.int64)
+
+    def pick(self, positions: IndexArray) -> IndexArray:
+        return positions.copy()
 
     def where(self, picks: IndexArray) -> IndexArray:
         return picks.copy()

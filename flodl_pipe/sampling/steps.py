@@ -11,7 +11,6 @@ Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and m
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, final
 
 import numpy as np
@@ -92,12 +91,13 @@ class Steps:
         self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
-        self._shares = lru_cache(maxsize=4)(self._cut)
+        self._full = self._cut(global_batch)
+        self._full_weight = self._full[1] * world_size / global_batch
 
     @property
     def max_rows(self) -> int:
         """Most rows this rank ever gets in a step."""
-        return max(1, self._shares(self.global_batch)[1])
+        return self._full[1]
 
     def num_steps(self, position: int = 0) -> int:
         """Return how many steps are left in the epoch from ``position`` on."""
@@ -108,16 +108,20 @@ class Steps:
         """Return this rank's part of the ``index``-th step counted from ``position``."""
         begin = position + index * self.global_batch
         end = begin + self.global_batch
+        first, num_rows = self._full
+        if end <= self.num_picks:  # every step but an epoch's last
+            start = begin + first
+            return RankStep(start, start + num_rows, num_rows, self._full_weight, end)
         if self.drop_last is False:
             end = min(end, self.num_picks)
-        first, num_rows = self._shares(end - begin)
+        first, num_rows = self._cut(end - begin)
         valid_in_step = min(end, self.num_picks) - begin
         next_position = min(end, self.num_picks)
         if not num_rows:
             return RankStep(begin, begin + 1, 0, 0.0, next_position)
         start = begin + first
         num_valid = min(max(0, self.num_picks - start), num_rows)
-        weight = 1.0 if self.world_size == 1 else num_valid * self.world_size / valid_in_step
+        weight = num_valid * self.world_size / valid_in_step
         return RankStep(start, start + num_rows, num_valid, weight, next_position)
 
     def _cut(self, num_rows: int) -> tuple[int, int]:

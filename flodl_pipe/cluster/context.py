@@ -1,0 +1,53 @@
+"""Facts of this process that no config holds: its rank, and how many ranks there are.
+
+Read once from the environment that torchrun sets, and passed down from there.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self, final
+
+from flodl_pipe.errors import ClusterError
+
+__all__ = ["RunContext"]
+
+
+@final
+@dataclass(frozen=True)
+class RunContext:
+    """This process among all processes of a run.
+
+    Attributes:
+        rank: Global rank, ``0 <= rank < world_size``.
+        world_size: Number of ranks.
+
+    Raises:
+        ClusterError: if the rank is outside the world.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ClusterError(
+                f"RANK={self.rank} is outside WORLD_SIZE={self.world_size}: ranks are 0 .. {self.world_size - 1}; "
+                "start the ranks with torchrun, which sets both"
+            )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read RANK and WORLD_SIZE; a process without them is alone.
+
+        Raises:
+            ClusterError: if a variable is not a number, or only one of the two is set to more than one process.
+        """
+        numbers = {}
+        for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")):
+            text = environment.get(name, default)
+            try:
+                numbers[name] = int(text)
+            except ValueError:
+                raise ClusterError(f"{name}={text!r} is not a number; start the ranks with torchrun") from None
+        return cls(numbers["RANK"], numbers["WORLD_SIZE"])

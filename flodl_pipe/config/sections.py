@@ -1,0 +1,33 @@
+"""Checking one section on its own, for callers that have keywords and no YAML."""
+
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from flodl_pipe.config.base import StrictModel
+from flodl_pipe.config.validate import problem_from
+from flodl_pipe.errors import ConfigError
+
+__all__ = ["check_section"]
+
+Section = TypeVar("Section", bound=StrictModel)
+
+
+def check_section(model: type[Section], name: str, **values: object) -> Section:
+    """Return a section made of keywords.
+
+    Args:
+        model: Model of the section.
+        name: Name of the section in the root config, for messages.
+        values: The keys.
+
+    Raises:
+        ConfigError: naming every key that is wrong.
+    """
+    try:
+        return model.model_validate(values, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        raise ConfigError(
+            [problem_from({**fault, "loc": (name, *fault["loc"])}, lambda _: None) for fault in faults]
+        ) from None

@@ -1,0 +1,142 @@
+"""What a loader is made of: steps, plan, slots, resident set and the grants for them.
+
+Built once per global batch. The engine holds no reference to the loader, so that a loader nobody wants is collected.
+"""
+
+import contextlib
+import threading
+from typing import final
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import SourceError
+from flodl_pipe.loader.fill import Filler
+from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
+from flodl_pipe.loader.reading import Reading
+from flodl_pipe.loader.resident import ResidentSet, resident_bytes
+from flodl_pipe.loader.slots import SlotLayout, SlotPool
+from flodl_pipe.memory.budget import host_share
+from flodl_pipe.memory.ledger import process_ledger
+from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
+from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sources.protocol import FileSource, Source
+
+__all__ = ["Engine"]
+
+
+@final
+class Engine:
+    """Everything behind a loader.
+
+    Args:
+        source: The samples.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        global_batch: Rows of a step over all ranks.
+        context: Rank and world size.
+        keep_digest: Whether to hash delivered rows.
+
+    Raises:
+        ConfigError: if an epoch would have no batch.
+        SourceError: if the source is empty.
+        StagingError: if memory is refused.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: LoaderConfig,
+        sampling: SamplingConfig,
+        *,
+        global_batch: int,
+        context: RunContext,
+        keep_digest: bool,
+    ) -> None:
+        num_samples = len(source)
+        if not num_samples:
+            raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
+        self._source = source
+        self._order: Order = (
+            UniformOrder(num_samples, sampling.seed) if sampling.shuffle else SequentialOrder(num_samples)
+        )
+        self.steps = Steps(
+            num_samples, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size
+        )
+        self.stream = StreamIdentity(source, self._order, global_batch)
+        layout = SlotLayout(source.delivered.renamed(config.names), self.steps.max_rows)
+        sizes = Sizes(
+            step_rows=self.steps.max_rows,
+            stored_row_bytes=source.spec.row_bytes,
+            slot_bytes=layout.slot_bytes,
+            resident_bytes=resident_bytes(source),
+            thread_safe=source.thread_safe,
+        )
+        ledger = process_ledger()
+        held_bytes = ledger.held_bytes
+        share = host_share(probe_host(), ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+        knobs = Knobs(config.mode, config.prefetch, config.readers)
+        self.plan: EnginePlan = plan_engine(knobs, sizes, share=share, held_bytes=held_bytes, num_cpus=num_cpus())
+        self._ledger = ledger
+        self._owner = ledger.new_owner()
+        ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
+        self._read_lock: contextlib.AbstractContextManager[object] = (
+            contextlib.nullcontext() if source.thread_safe else threading.Lock()
+        )
+        self._resident: ResidentSet | None = None
+        if self.plan.mode == "resident":
+            ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
+            self._resident = ResidentSet(source, read_lock=self._read_lock, on_give_up=self._resident_given_up)
+        self.pool = SlotPool(layout, self.plan.num_slots)
+        self._pool_lock = threading.RLock()
+        self._filler = Filler(
+            source,
+            layout,
+            resident=self._resident,
+            read_lock=self._read_lock,
+            step_parts=self.plan.step_parts,
+            keep_digest=keep_digest,
+        )
+        self._reading: Reading | None = None
+
+    @property
+    def mode(self) -> tuple[str, str]:
+        """The mode as it is now, and why."""
+        if self._resident is not None and self._resident.given_up is not None:
+            return "streaming", f"the resident set was given up: {self._resident.given_up}"
+        return self.plan.mode, self.plan.why
+
+    def read(self, epoch: int, position: int) -> Reading:
+        """Start reading an epoch from a position.
+
+        Raises:
+            ChangedError: if the source's files are not what they were.
+        """
+        if isinstance(self._source, FileSource):
+            self._source.check_unchanged()
+        if not self.plan.num_readers and self._resident is not None:
+            self._resident.load()  # without threads there is no background to load in
+        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, align=self.plan.group_steps)
+        self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
+        return self._reading
+
+    def start_resident(self) -> None:
+        """Begin to load the resident set, now that the first batch has been served."""
+        if self._resident is not None and self.plan.num_readers:
+            self._resident.start()
+
+    def close(self) -> None:
+        """Stop every thread, give back grants and files."""
+        if self._reading is not None:
+            self._reading.stop()
+        if self._resident is not None:
+            self._resident.stop()
+        self._ledger.release(self._owner)
+        if isinstance(self._source, FileSource):
+            self._source.close()
+
+    def _resident_given_up(self) -> None:
+        self._ledger.release(self._owner, "resident set")

@@ -1,0 +1,180 @@
+"""Groups: consecutive steps that are gathered together, and the sequence table that hands them from readers to the
+loop.
+
+The table is ordered by step. A reader claims the next part of the next group; the group's slots are taken when its
+first part is claimed. A group is ready when its last part is done, and the loop takes groups strictly in order. Credits
+bound what is in flight: a group that was claimed and not yet handed out counts, so that at most ``max_groups`` are.
+
+::
+
+    claim() --> reader fills slots --> finish() --> ready, in order --> take() --> the loop
+       ^                                                                  |
+       +------------------------- credit ---------------------------------+
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+
+from flodl_pipe.arrays import IndexArray, WordArray
+from flodl_pipe.loader.slots import Run
+
+__all__ = ["Group", "Part", "SequenceTable"]
+
+_NO_ROWS: IndexArray = np.empty(0, dtype=np.int64)
+
+
+@final
+class Group:
+    """Consecutive steps in the making, all with the same number of rows.
+
+    Attributes:
+        first_step: First step of the group, counted from where the pass began.
+        num_steps: How many.
+        runs: Slots of the steps, in step order.
+        positions: Position of each row, step after step, int64.
+        picks: Pick of each row, int64, same shape.
+        hash_sums: Sum of the row hashes of each step's valid rows, uint64 of shape ``(num_steps, 2)``; zeros when no
+            digest is kept.
+        error: What went wrong, at step ``failed_step``; the steps before it are good.
+        failed_step: Place in the group of the step that failed.
+    """
+
+    __slots__ = (
+        "error",
+        "failed_step",
+        "first_step",
+        "hash_sums",
+        "num_steps",
+        "parts_left",
+        "picks",
+        "positions",
+        "runs",
+    )
+
+    def __init__(self, first_step: int, num_steps: int, num_parts: int, runs: list[Run]) -> None:
+        self.first_step = first_step
+        self.num_steps = num_steps
+        self.runs = runs
+        self.parts_left = num_parts
+        self.positions: IndexArray = _NO_ROWS
+        self.picks: IndexArray = _NO_ROWS
+        self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
+        self.error: BaseException | None = None
+        self.failed_step = 0
+
+    def slots(self) -> list[int]:
+        """Return the slot of each step."""
+        return [slot for run in self.runs for slot in range(run.first, run.first + run.num_slots)]
+
+    def fail(self, error: BaseException, failed_step: int) -> None:
+        """Record the error of the earliest step that failed."""
+        if self.error is None or failed_step < self.failed_step:
+            self.error, self.failed_step = error, failed_step
+
+
+Part = tuple[Group, int]
+"""A group, and which of its parts."""
+
+
+@final
+class SequenceTable:
+    """Groups in order, with credits. Thread-safe.
+
+    Args:
+        num_steps: Steps of the pass.
+        group_steps: Steps of a group; the last group may be shorter.
+        last_is_short: Whether the last step has fewer rows than the others; it is then a group of its own.
+        step_parts: Parts of a group.
+        max_groups: Groups in flight, at most.
+        new_group: Makes a group; called under the table's lock.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        group_steps: int,
+        last_is_short: bool,
+        step_parts: int,
+        max_groups: int,
+        new_group: Callable[[int, int, int], Group],
+    ) -> None:
+        self._num_steps = num_steps
+        self._num_full_steps = num_steps - last_is_short
+        self._group_steps = group_steps
+        self._step_parts = step_parts
+        self._max_groups = max_groups
+        self._new_group = new_group
+        self._next_step = 0
+        self._num_open = 0
+        self._in_flight: deque[Group] = deque()
+        self._unclaimed: deque[Part] = deque()
+        self._stopped = False
+        # Reentrant: collecting garbage inside a method may finalise another pass's iterator in this very thread.
+        self._lock = threading.RLock()
+        self._ready = threading.Condition(self._lock)
+        self._credit = threading.Condition(self._lock)
+
+    def claim(self, *, wait: bool = True) -> Part | None:
+        """Return the next part to read, or None when there is nothing more to do (or, without ``wait``, no credit)."""
+        with self._lock:
+            while not self._stopped:
+                if self._unclaimed:
+                    return self._unclaimed.popleft()
+                if self._next_step >= self._num_steps:
+                    return None
+                if self._num_open < self._max_groups:
+                    self._open_group()
+                elif wait:
+                    self._credit.wait()
+                else:
+                    return None
+            return None
+
+    def finish(self, group: Group) -> None:
+        """Note that one part of a group was read, or failed."""
+        with self._lock:
+            group.parts_left -= 1
+            if not group.parts_left and self._in_flight and self._in_flight[0] is group:
+                self._ready.notify_all()
+
+    def is_ready(self) -> bool:
+        """Return whether the next group can be taken without waiting."""
+        with self._lock:
+            return bool(self._in_flight) and not self._in_flight[0].parts_left
+
+    def take(self) -> Group | None:
+        """Wait for the next group in order and take it; None when the table was stopped meanwhile.
+
+        Call it only while groups are left.
+        """
+        with self._lock:
+            while not self._stopped and not (self._in_flight and not self._in_flight[0].parts_left):
+                self._ready.wait()
+            return None if self._stopped else self._in_flight.popleft()
+
+    def give_credit(self) -> None:
+        """Note that a group that was taken has been handed out whole."""
+        with self._lock:
+            self._num_open -= 1
+            self._credit.notify_all()
+
+    def stop(self) -> None:
+        """End claims and waits, now and later."""
+        with self._lock:
+            self._stopped = True
+            self._ready.notify_all()
+            self._credit.notify_all()
+
+    def _open_group(self) -> None:
+        num_steps = min(self._group_steps, max(1, self._num_full_steps - self._next_step))
+        group = self._new_group(self._next_step, num_steps, self._step_parts)
+        self._next_step += num_steps
+        self._num_open += 1
+        self._in_flight.append(group)
+        self._unclaimed.extend((group, part) for part in range(self._step_parts))
+        if self._step_parts > 1:
+            self._credit.notify_all()

@@ -1,0 +1,320 @@
+"""The loader: iterate it for batches, save and load its place in the stream."""
+
+import logging
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, final
+
+import torch
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.sections import check_section
+from flodl_pipe.errors import LoaderError, ResumeError
+from flodl_pipe.loader.engine import Engine
+from flodl_pipe.loader.iteration import LoaderIterator
+from flodl_pipe.loader.plan import EnginePlan
+from flodl_pipe.loader.statistics import Counters, Statistics
+from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sources.protocol import Source
+
+__all__ = ["Loader"]
+
+_log = logging.getLogger("flodl_pipe")
+
+
+@final
+class Loader:
+    """Batches of a source, in a keyed order, read ahead of the training loop.
+
+    ::
+
+        for epoch in range(3):
+            for x, y in loader.epoch(epoch):
+                ...
+
+    ``iter(loader)`` continues at the cursor after :meth:`load_state_dict`, starts the next epoch after a pass that
+    finished, and starts its epoch over after a pass that was broken off. One iterator is live at a time: a second one
+    ends the first. A loader serves one training loop, that is one thread.
+
+    Args:
+        source: The samples; see :class:`flodl_pipe.Source`.
+        batch_size: Rows per step on one rank.
+        global_batch_size: Rows per step over all ranks; decides when set.
+        names: Other names for the batch's fields, in field order.
+        device: ``"auto"`` or ``"cpu"``.
+        mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` reads as it goes, ``"auto"`` decides
+            by the memory there is.
+        prefetch: Steps read ahead, or ``"auto"``.
+        readers: Reader threads, or ``"auto"``; 0 reads inside ``next()``.
+        vram_max_usage: Share of device memory; no effect on a CPU.
+        ram_max_usage: Share of the available host memory that this process's loaders may hold.
+        seed: Run seed, ``0 <= seed < 2**64``.
+        shuffle: A fresh uniform order every epoch, or storage order.
+        drop_last: What a last batch that is not full does: ``True`` drops it, ``False`` delivers it short, ``"pad"``
+            fills it with the epoch's head, marked in ``batch.valid``.
+        keep_digest: Sum a hash of every delivered row, see :attr:`Statistics.digest`.
+        context: Rank and world size.
+
+    Raises:
+        ConfigError: if a value is out of range, or an epoch would have no batch.
+        StagingError: if ``mode="resident"`` cannot fit.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        batch_size: int,
+        global_batch_size: int | None = None,
+        names: Sequence[str] | None = None,
+        device: Literal["auto", "cpu"] = "auto",
+        mode: Literal["auto", "resident", "streaming"] = "auto",
+        prefetch: Literal["auto"] | int = "auto",
+        readers: Literal["auto"] | int = "auto",
+        vram_max_usage: float = 0.90,
+        ram_max_usage: float = 0.50,
+        seed: int = 42,
+        shuffle: bool = True,
+        drop_last: Literal[True, False, "pad"] = True,
+        keep_digest: bool = False,
+        context: RunContext | None = None,
+    ) -> None:
+        self._config = check_section(
+            LoaderConfig,
+            "loader",
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            names=None if names is None else list(names),
+            device=device,
+            mode=mode,
+            prefetch=prefetch,
+            readers=readers,
+            vram_max_usage=vram_max_usage,
+            ram_max_usage=ram_max_usage,
+        )
+        self._sampling = check_section(SamplingConfig, "sampling", seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self._context = context or RunContext()
+        self._source = source
+        self._counters = Counters(source.spec.row_bytes, source.delivered.row_bytes, keep_digest=keep_digest)
+        self._epoch = 0
+        self._position = 0
+        # What the next iter() does: continue at a loaded cursor, go on to the next epoch, or start the epoch over.
+        self._next: Literal["loaded", "next epoch", "start over"] = "start over"
+        self._epoch_was_set = False
+        self._closed = False
+        self._iterator: weakref.ref[LoaderIterator] | None = None
+        global_batch = self._config.global_batch_size or self._config.batch_size * self._context.world_size
+        self._engine = self._build(global_batch)
+        self._finalizer = weakref.finalize(self, self._engine.close)
+
+    def _build(self, global_batch: int) -> Engine:
+        return Engine(
+            self._source,
+            self._config,
+            self._sampling,
+            global_batch=global_batch,
+            context=self._context,
+            keep_digest=self._counters.digest is not None,
+        )
+
+    # ---- iteration ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator:
+        if self._next == "loaded":
+            if self._engine.steps.num_steps(self._position) or self._epoch_was_set:
+                return self._start(self._epoch, self._position)
+            return self._start(self._epoch + 1, 0)
+        return self._start(self._epoch + (self._next == "next epoch"), 0)
+
+    def epoch(self, epoch: int) -> LoaderIterator:
+        """Iterate one epoch: from the loaded cursor if it stands in this epoch, else from the epoch's start.
+
+        Args:
+            epoch: Epoch number, counted from 0.
+
+        Raises:
+            ValueError: if ``epoch`` is negative.
+            ChangedError: if the source's files changed.
+        """
+        self.set_epoch(epoch)
+        return iter(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass one over ``epoch``; a loaded cursor that stands in that epoch is kept.
+
+        Raises:
+            ValueError: if ``epoch`` is negative.
+        """
+        if epoch < 0:
+            raise ValueError(f"epochs are counted from 0, got {epoch}")
+        if self._next == "loaded" and epoch == self._epoch:
+            self._epoch_was_set = True
+            return
+        self._end_iterator("set_epoch() was called while this iterator was in use; take a new one with iter(loader)")
+        self._epoch, self._position, self._next = epoch, 0, "start over"
+
+    def _start(self, epoch: int, position: int) -> LoaderIterator:
+        if self._closed:
+            raise LoaderError("this loader was closed; build a new one")
+        why = "a second iterator over this loader ended this one; a loader has one live iterator, build two loaders"
+        if self._end_iterator(why):
+            _log.warning("%s", why)
+        reading = self._engine.read(epoch, position)
+        self._epoch, self._position, self._next = epoch, position, "start over"
+        self._epoch_was_set = False
+        iterator = LoaderIterator(
+            reading,
+            self._engine.pool,
+            self._engine.stream,
+            seed=self._sampling.seed,
+            counters=self._counters,
+            on_step=self._step_done,
+            on_first=self._engine.start_resident,
+            on_end=self._pass_done,
+        )
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def _step_done(self, position: int) -> None:
+        self._position = position
+
+    def _pass_done(self) -> None:
+        self._next = "next epoch"
+
+    def _end_iterator(self, why: str) -> bool:
+        iterator = None if self._iterator is None else self._iterator()
+        self._iterator = None
+        return iterator is not None and iterator.end(why)
+
+    # ---- state --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, int | str]:
+        """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks.
+
+        Raises:
+            SourceError: if the source cannot be fingerprinted.
+        """
+        return self._engine.stream.cursor(self._epoch, self._position).state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved place. The saved global batch is kept, whatever the number of ranks is now.
+
+        Raises:
+            ResumeError: if the state is none, or belongs to other data or another order; both sides are named.
+        """
+        cursor = Cursor.from_state(state)
+        stream = self._engine.stream
+        cursor.check(order=stream.order_tag, source=stream.fingerprint)
+        if cursor.position > len(self._source):
+            raise ResumeError(
+                f"the saved position {cursor.position} lies beyond the epoch of {len(self._source)} samples; "
+                "the state was edited or damaged, resume from another one"
+            )
+        self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
+        if cursor.global_batch != stream.global_batch:
+            _log.warning(
+                "resuming with the saved global batch of %d; this run's config says %d",
+                cursor.global_batch,
+                stream.global_batch,
+            )
+            engine = self._build(cursor.global_batch)
+            self._finalizer()
+            self._engine = engine
+            self._finalizer = weakref.finalize(self, engine.close)
+        self._epoch, self._position, self._next = cursor.epoch, cursor.position, "loaded"
+        self._epoch_was_set = False
+
+    # ---- facts --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch on this rank."""
+        return self._engine.steps.num_steps()
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source."""
+        return len(self._source)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a full batch on this rank."""
+        return self._engine.steps.max_rows
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of a full step over all ranks."""
+        return self._engine.steps.global_batch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names of a batch."""
+        return self._engine.pool.layout.spec.names
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are delivered."""
+        return torch.device("cpu")
+
+    @property
+    def dataset(self) -> Source:
+        """The source."""
+        return self._source
+
+    @property
+    def num_workers(self) -> int:
+        """Reader threads."""
+        return self._engine.plan.num_readers
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether batches are in pinned memory: never on a CPU."""
+        return False
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the whole source is, or is being, held in memory."""
+        return self._engine.mode[0] == "resident"
+
+    @property
+    def mode(self) -> tuple[str, str]:
+        """The mode, and why."""
+        return self._engine.mode
+
+    @property
+    def plan(self) -> EnginePlan:
+        """How this loader runs."""
+        return self._engine.plan
+
+    def statistics(self) -> Statistics:
+        """Return what was handed out so far."""
+        return self._counters.snapshot()
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop every thread, give back memory and files. Batches that were handed out stay valid. Idempotent."""
+        self._closed = True
+        self._end_iterator("the loader was closed; build a new one")
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        mode, _ = self.mode
+        return (
+            f"Loader({type(self._source).__name__}, {self.num_samples:,} samples, batch {self.batch_size}, "
+            f"{self.num_batches:,} batches an epoch, {mode})"
+        )

@@ -1,0 +1,163 @@
+"""Deciding how a loader runs: mode, ring, groups and readers, from sizes, knobs and probes. Pure arithmetic.
+
+The same decision serves the loader that is built and ``job=plan`` that explains it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+from flodl_pipe.errors import StagingError
+from flodl_pipe.memory.budget import Grant
+from flodl_pipe.units import format_bytes
+
+__all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
+
+# The ring of a CPU target lives in the processor's cache: a batch is widened into it and read by the loop soon after.
+# 4 MiB a group and 16 MiB a ring gave the best rates on a machine with 32 MiB of L3 (tests/benchmarks/tokens.py).
+_GROUP_DELIVERED_BYTES = 4 << 20
+_GROUP_STORED_BYTES = 1 << 20
+_RING_BYTES = 16 << 20
+_MIN_DEPTH = 4
+_MAX_DEPTH = 512
+# A step larger than this is split among readers.
+_PART_STORED_BYTES = 2 << 20
+_MAX_AUTO_READERS = 4
+
+
+@final
+@dataclass(frozen=True)
+class Knobs:
+    """The user's say, as the config has it."""
+
+    mode: Literal["auto", "resident", "streaming"]
+    prefetch: Literal["auto"] | int
+    readers: Literal["auto"] | int
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """What is to be moved.
+
+    Attributes:
+        step_rows: Most rows of a step on this rank.
+        stored_row_bytes: Bytes of one stored row.
+        slot_bytes: Bytes of one delivered step.
+        resident_bytes: Bytes of the whole source in memory.
+        thread_safe: Whether several readers may read the source at once.
+    """
+
+    step_rows: int
+    stored_row_bytes: int
+    slot_bytes: int
+    resident_bytes: int
+    thread_safe: bool
+
+
+@final
+@dataclass(frozen=True)
+class EnginePlan:
+    """How a loader runs.
+
+    Attributes:
+        mode: ``resident`` or ``streaming``.
+        why: Reason for the mode, with its numbers.
+        num_readers: Reader threads; 0 reads inside ``next()``.
+        depth: Steps read ahead of the loop, at most.
+        group_steps: Steps gathered together.
+        step_parts: Parts a step is split into, for several readers to share.
+        num_slots: Slots of the ring: ``depth`` and one group more, for the batches the loop holds.
+        ring_bytes: Slots, and the readers' rows before they are delivered.
+        resident_bytes: The resident set; 0 when streaming.
+        share: What the process may hold, and why.
+    """
+
+    mode: Literal["resident", "streaming"]
+    why: str
+    num_readers: int
+    depth: int
+    group_steps: int
+    step_parts: int
+    num_slots: int
+    ring_bytes: int
+    resident_bytes: int
+    share: Grant
+
+
+def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, num_cpus: int) -> EnginePlan:
+    """Decide how to run.
+
+    Args:
+        knobs: The user's say.
+        sizes: What is to be moved.
+        share: What all loaders of this process may hold of host memory.
+        held_bytes: What others of them hold already.
+        num_cpus: Processors this process may run on.
+
+    Raises:
+        StagingError: if ``mode=resident`` is forced and the set does not fit.
+    """
+    num_readers = _num_readers(knobs, sizes, num_cpus)
+    depth, group_steps, step_parts = _shape(knobs, sizes, num_readers, (share.num_bytes - held_bytes) // 2)
+    num_slots = depth + group_steps
+    scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
+    ring_bytes = num_slots * sizes.slot_bytes + max(1, num_readers) * scratch_rows * sizes.stored_row_bytes
+    if ring_bytes > share.num_bytes - held_bytes:
+        # Two steps are the least a loop can be fed with; a smaller share (ram_max_usage: 0) means no more than that.
+        share = Grant(held_bytes + ring_bytes, f"the smallest ring, {num_slots} steps; {share.reason} is less")
+    mode, why = _mode(knobs, sizes.resident_bytes, share, share.num_bytes - held_bytes - ring_bytes)
+    return EnginePlan(
+        mode=mode,
+        why=why,
+        num_readers=num_readers,
+        depth=depth,
+        group_steps=group_steps,
+        step_parts=step_parts,
+        num_slots=num_slots,
+        ring_bytes=ring_bytes,
+        resident_bytes=sizes.resident_bytes if mode == "resident" else 0,
+        share=share,
+    )
+
+
+def _num_readers(knobs: Knobs, sizes: Sizes, num_cpus: int) -> int:
+    if knobs.readers != "auto":
+        return knobs.readers
+    # The training loop needs a processor of its own.
+    return min(_MAX_AUTO_READERS, max(1, num_cpus - 1)) if sizes.thread_safe else 1
+
+
+def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tuple[int, int, int]:
+    """Return (depth, group_steps, step_parts)."""
+    if knobs.prefetch == "auto":
+        depth = min(_MAX_DEPTH, max(_MIN_DEPTH, _RING_BYTES // sizes.slot_bytes))
+        depth = max(2, min(depth, room_bytes // sizes.slot_bytes))
+    else:
+        depth = knobs.prefetch
+    if num_readers == 0:
+        return 1, 1, 1
+    stored_step_bytes = max(1, sizes.step_rows * sizes.stored_row_bytes)
+    group_steps = min(_GROUP_DELIVERED_BYTES // sizes.slot_bytes, _GROUP_STORED_BYTES // stored_step_bytes)
+    # At least one group in the making per reader, and one being handed out.
+    group_steps = max(1, min(group_steps, depth // (num_readers + 1)))
+    step_parts = 1
+    if group_steps == 1 and num_readers > 1:
+        step_parts = min(num_readers, sizes.step_rows, max(1, stored_step_bytes // _PART_STORED_BYTES))
+    return depth // group_steps * group_steps, group_steps, step_parts
+
+
+def _mode(
+    knobs: Knobs, resident_bytes: int, share: Grant, room_bytes: int
+) -> tuple[Literal["resident", "streaming"], str]:
+    needs = f"the whole set takes {format_bytes(resident_bytes)}"
+    room = f"{format_bytes(max(0, room_bytes))} of the host grant is left beside the ring"
+    if knobs.mode == "streaming":
+        return "streaming", "loader.mode=streaming"
+    if resident_bytes <= room_bytes:
+        return "resident", f"{needs}, and {room}"
+    if knobs.mode == "resident":
+        raise StagingError(
+            f"loader.mode=resident, but {needs}, and {room} ({share.reason}); use loader.mode=auto or streaming, or "
+            "raise loader.ram_max_usage"
+        )
+    return "streaming", f"{needs}, and only {room}"

@@ -1,0 +1,205 @@
+"""Slots: the memory that batches are delivered in, reused when the loop lets go of it.
+
+A slot holds the delivered fields of one step. Slots lie side by side in slabs, so that a group of consecutive slots is
+filled by one strided copy per field. A batch's tensors are views of one fresh array over its slot (the *lease*); torch
+keeps that array alive through every view, autograd graph or DLPack capsule, and when the last of them dies a weak
+reference puts the slot back. So a batch belongs to the loop for as long as the loop cares, and costs no allocation.
+
+Reference counts of storages are not used for this: a tensor sent to another process has none here.
+
+Slabs are private anonymous memory: after a fork, parent and child each own their copy of a batch. When the loop keeps
+batches, further slabs are mapped (that memory is the loop's), and they go again when they have become free.
+"""
+
+import contextlib
+import mmap
+import queue
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+
+from flodl_pipe.arrays import Array, ByteArray
+from flodl_pipe.batch.spec import SampleSpec
+
+__all__ = ["Run", "SlotLayout", "SlotPool"]
+
+_FIELD_ALIGN_BYTES = 64
+# Slots start on page boundaries, so that no two batches share a page.
+_SLOT_ALIGN_BYTES = 4096
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@final
+class SlotLayout:
+    """Where each delivered field of a step lies in its slot.
+
+    Args:
+        spec: Delivered spec.
+        max_rows: Most rows of a step, ``B``.
+    """
+
+    def __init__(self, spec: SampleSpec, max_rows: int) -> None:
+        self.spec = spec
+        self.max_rows = max_rows
+        self.offsets: list[int] = []
+        end = 0
+        for field in spec:
+            self.offsets.append(end)
+            end = _round_up(end + max_rows * field.row_bytes, _FIELD_ALIGN_BYTES)
+        self.slot_bytes = _round_up(max(end, 1), _SLOT_ALIGN_BYTES)
+        self._views = [
+            (field.name, np.dtype(field.dtype), field.shape, offset, field.empty(1).strides)
+            for field, offset in zip(spec, self.offsets, strict=True)
+        ]
+
+    def group_views(self, run: "Run", num_rows: int) -> dict[str, Array]:
+        """Return the fields of all slots of a run, each of shape ``(num_slots, num_rows, *field.shape)``."""
+        views = {}
+        for name, dtype, shape, offset, row_strides in self._views:
+            views[name] = np.ndarray(
+                (run.num_slots, num_rows, *shape),
+                dtype,
+                run.memory,
+                offset=run.offset + offset,
+                strides=(self.slot_bytes, *row_strides),
+            )
+        return views
+
+    def lease_views(self, lease: ByteArray, num_rows: int) -> list[Array]:
+        """Return the fields of one leased slot, each of shape ``(num_rows, *field.shape)``."""
+        return [np.ndarray((num_rows, *shape), dtype, lease, offset) for _, dtype, shape, offset, _ in self._views]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive slots of one slab.
+
+    Attributes:
+        first: Number of the first slot.
+        num_slots: How many.
+        memory: The slab.
+        offset: First byte of the first slot in it.
+    """
+
+    first: int
+    num_slots: int
+    memory: mmap.mmap
+    offset: int
+
+
+@final
+class _Lease(weakref.ref[ByteArray]):
+    """Tells which slot comes back when the array over it has died."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+    def __new__(cls, array: ByteArray, callback: Callable[[Any], None], _slot: int) -> Self:
+        return super().__new__(cls, array, callback)
+
+    def __init__(self, array: ByteArray, callback: Callable[[Any], None], slot: int) -> None:
+        super().__init__(array, callback)  # type: ignore[call-arg]
+        self.slot = slot
+
+
+@final
+class SlotPool:
+    """Slots of one layout. ``take`` and ``put_back`` are called under the caller's lock; leases end in any thread.
+
+    Args:
+        layout: Layout of a slot.
+        num_slots: Slots of a slab; the first slab is what the ring is granted.
+    """
+
+    def __init__(self, layout: SlotLayout, num_slots: int) -> None:
+        self.layout = layout
+        self.num_slots = num_slots
+        self._slabs: list[mmap.mmap | None] = []
+        # One byte per slot, 1 when free; each slab is followed by a 0, so that a run never crosses slabs. Searching it
+        # for a run of ones is one call into C.
+        self._free = bytearray()
+        self._next = 0
+        self._leases: dict[int, _Lease] = {}
+        # SimpleQueue.put is reentrant, the only kind of call that is safe from a weak reference's callback.
+        self._ended: queue.SimpleQueue[_Lease] = queue.SimpleQueue()
+
+    @property
+    def num_mapped(self) -> int:
+        """Slots that memory is mapped for."""
+        return self.num_slots * sum(slab is not None for slab in self._slabs)
+
+    def take(self, count: int) -> list[Run]:
+        """Return ``count`` free slots as few runs; maps another slab when there are none."""
+        self._collect()
+        runs: list[Run] = []
+        while count:
+            run = self._take_run(count)
+            if run is None:
+                self._map_slab()
+                continue
+            runs.append(run)
+            count -= run.num_slots
+        return runs
+
+    def lease(self, slot: int) -> ByteArray:
+        """Return a fresh array over a taken slot; the slot comes back by itself when the array dies."""
+        slab, place = divmod(slot, self.num_slots + 1)
+        memory = self._slabs[slab]
+        assert memory is not None
+        size = self.layout.slot_bytes
+        array: ByteArray = np.frombuffer(memory, np.uint8, size, place * size)
+        self._leases[slot] = _Lease(array, self._ended.put, slot)
+        return array
+
+    def put_back(self, slot: int) -> None:
+        """Return a taken slot that was never leased."""
+        self._free[slot] = 1
+
+    def _take_run(self, count: int) -> Run | None:
+        while count:
+            pattern = b"\x01" * count
+            # Next fit: slots come back in the order they went, so the run after the last one is usually free.
+            first = self._free.find(pattern, self._next)
+            if first < 0:
+                first = self._free.find(pattern)
+            if first >= 0:
+                self._free[first : first + count] = bytes(count)
+                self._next = first + count
+                slab, place = divmod(first, self.num_slots + 1)
+                memory = self._slabs[slab]
+                assert memory is not None
+                return Run(first, count, memory, place * self.layout.slot_bytes)
+            count //= 2
+        return None
+
+    def _map_slab(self) -> None:
+        memory = mmap.mmap(-1, self.num_slots * self.layout.slot_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError, AttributeError):  # fewer page faults where the kernel offers it
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        place = next((index for index, slab in enumerate(self._slabs) if slab is None), len(self._slabs))
+        if place == len(self._slabs):
+            self._slabs.append(None)
+            self._free += bytes(self.num_slots + 1)
+        self._slabs[place] = memory
+        first = place * (self.num_slots + 1)
+        self._free[first : first + self.num_slots] = b"\x01" * self.num_slots
+
+    def _collect(self) -> None:
+        """Free the slots whose leases ended, and unmap further slabs that have become free altogether."""
+        while not self._ended.empty():
+            slot = self._ended.get().slot
+            del self._leases[slot]
+            self._free[slot] = 1
+        all_free = b"\x01" * self.num_slots
+        for place in range(1, len(self._slabs)):
+            first = place * (self.num_slots + 1)
+            if self._slabs[place] is not None and self._free[first : first + self.num_slots] == all_free:
+                self._slabs[place] = None
+                self._free[first : first + self.num_slots] = bytes(self.num_slots)
