@@ -7,9 +7,10 @@ from flodl_pipe.config.compose import instantiate_engine, load_config
 from flodl_pipe.config.root import Config
 from flodl_pipe.errors import ClusterError
 from flodl_pipe.loader.loader import Loader
+from flodl_pipe.loader.outline import Outline, first_global_batch, outline_engine
 from flodl_pipe.sources.build import build_source
 
-__all__ = ["build_loader", "load"]
+__all__ = ["build_loader", "load", "outline"]
 
 
 def load(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[str] | None = None) -> Loader:
@@ -45,12 +46,7 @@ def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
         StagingError: if memory is refused.
         ClusterError: if there is more than one rank.
     """
-    context = RunContext.from_environment()
-    if context.world_size > 1:
-        raise ClusterError(
-            f"WORLD_SIZE={context.world_size}: this version serves one process; start it without torchrun, or build "
-            "one Loader per rank with context=RunContext(rank, world_size)"
-        )
+    context = _alone()
     section = cfg.loader
     return Loader(
         build_source(cfg.source, cfg.data_dir),
@@ -69,3 +65,31 @@ def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
         keep_digest=keep_digest,
         context=context,
     )
+
+
+def outline(cfg: Config) -> Outline:
+    """Work out what :func:`build_loader` would make of a config: headers are read, nothing is granted or started.
+
+    Args:
+        cfg: The validated config.
+
+    Raises:
+        ConfigError: if an epoch would have no batch.
+        SourceError: if data is missing or not what the config says.
+        StagingError: if memory would be refused.
+        ClusterError: if there is more than one rank.
+    """
+    context = _alone()
+    source = build_source(cfg.source, cfg.data_dir)
+    global_batch = first_global_batch(cfg.loader, context)
+    return outline_engine(source, cfg.loader, cfg.sampling, global_batch=global_batch, context=context)
+
+
+def _alone() -> RunContext:
+    context = RunContext.from_environment()
+    if context.world_size > 1:
+        raise ClusterError(
+            f"WORLD_SIZE={context.world_size}: this version serves one process; start it without torchrun, or build "
+            "one Loader per rank with context=RunContext(rank, world_size)"
+        )
+    return context

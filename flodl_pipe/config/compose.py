@@ -162,8 +162,12 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
     return job.value
 
 
-def instantiate_engine(config: Config) -> Any:
+def instantiate_engine(config: Config, **arguments: Any) -> Any:
     """Return what the pinned engine builds from a config.
+
+    Args:
+        config: The validated config.
+        **arguments: Further arguments of the engine, which no config holds.
 
     Raises:
         Exception: whatever the engine raises, itself and not wrapped.
@@ -172,7 +176,7 @@ def instantiate_engine(config: Config) -> Any:
     node = {"_target_": config.engine.target, "_recursive_": False}
     try:
         # Hydra's own first parameter is called config, so the engine's is cfg.
-        return hydra.utils.instantiate(node, cfg=config, **options)
+        return hydra.utils.instantiate(node, cfg=config, **arguments, **options)
     except InstantiationException as error:
         if error.__cause__ is None:
             raise

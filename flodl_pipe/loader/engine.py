@@ -10,19 +10,14 @@ from typing import final
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.fill import Filler
-from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.lookahead import Lookahead
-from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
+from flodl_pipe.loader.outline import outline_engine
+from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
-from flodl_pipe.loader.resident import ResidentSet, resident_bytes
-from flodl_pipe.loader.slots import SlotLayout, SlotPool
-from flodl_pipe.memory.budget import host_share
+from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.memory.ledger import process_ledger
-from flodl_pipe.memory.probe import num_cpus, probe_host
-from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
-from flodl_pipe.sampling.steps import Steps
 from flodl_pipe.sources.protocol import FileSource, Source
 
 __all__ = ["Engine"]
@@ -56,30 +51,13 @@ class Engine:
         context: RunContext,
         keep_digest: bool,
     ) -> None:
-        num_samples = len(source)
-        if not num_samples:
-            raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
+        outline = outline_engine(source, config, sampling, global_batch=global_batch, context=context)
         self._source = source
-        self._order: Order = (
-            UniformOrder(num_samples, sampling.seed) if sampling.shuffle else SequentialOrder(num_samples)
-        )
-        self.steps = Steps(
-            num_samples, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size
-        )
-        self.stream = StreamIdentity(source, self._order, global_batch)
-        layout = SlotLayout(source.delivered.renamed(config.names), self.steps.max_rows)
-        sizes = Sizes(
-            step_rows=self.steps.max_rows,
-            stored_row_bytes=source.spec.row_bytes,
-            slot_bytes=layout.slot_bytes,
-            resident_bytes=resident_bytes(source),
-            thread_safe=source.thread_safe,
-        )
+        self._order = outline.order
+        self.steps = outline.steps
+        self.stream = outline.stream
+        self.plan: EnginePlan = outline.plan
         ledger = process_ledger()
-        held_bytes = ledger.held_bytes
-        share = host_share(probe_host(), ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
-        knobs = Knobs(config.mode, config.prefetch, config.readers)
-        self.plan: EnginePlan = plan_engine(knobs, sizes, share=share, held_bytes=held_bytes, num_cpus=num_cpus())
         self._ledger = ledger
         self._owner = ledger.new_owner()
         ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
@@ -90,11 +68,11 @@ class Engine:
         if self.plan.mode == "resident":
             ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
             self._resident = ResidentSet(source, read_lock=self._read_lock, on_give_up=self._resident_given_up)
-        self.pool = SlotPool(layout, self.plan.num_slots)
+        self.pool = SlotPool(outline.layout, self.plan.num_slots)
         self._pool_lock = threading.RLock()
         self._filler = Filler(
             source,
-            layout,
+            outline.layout,
             resident=self._resident,
             read_lock=self._read_lock,
             step_parts=self.plan.step_parts,

@@ -15,6 +15,7 @@ from flodl_pipe.config.sections import check_section
 from flodl_pipe.errors import LoaderError, ResumeError
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.iteration import LoaderIterator
+from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
@@ -106,8 +107,7 @@ class Loader:
         self._epoch_was_set = False
         self._closed = False
         self._iterator: weakref.ref[LoaderIterator] | None = None
-        global_batch = self._config.global_batch_size or self._config.batch_size * self._context.world_size
-        self._engine = self._build(global_batch)
+        self._engine = self._build(first_global_batch(self._config, self._context))
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def _build(self, global_batch: int) -> Engine:

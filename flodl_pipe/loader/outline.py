@@ -1,0 +1,94 @@
+"""What a loader will be, worked out from headers, knobs and probes: nothing is read, granted or started.
+
+An engine is built from its outline, and ``job=plan`` prints one, so the two cannot tell different stories.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import SourceError
+from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
+from flodl_pipe.loader.resident import resident_bytes
+from flodl_pipe.loader.slots import SlotLayout
+from flodl_pipe.memory.budget import host_share
+from flodl_pipe.memory.ledger import process_ledger
+from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
+from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sources.protocol import Source
+
+__all__ = ["Outline", "first_global_batch", "outline_engine"]
+
+
+@final
+@dataclass(frozen=True)
+class Outline:
+    """A loader on paper.
+
+    Attributes:
+        source: The samples.
+        order: Which pick stands at each position of an epoch.
+        steps: How an epoch is cut into steps.
+        stream: Identity of the stream.
+        layout: Where each delivered field of a step lies.
+        plan: Mode, ring, readers, and what they take.
+    """
+
+    source: Source
+    order: Order
+    steps: Steps
+    stream: StreamIdentity
+    layout: SlotLayout
+    plan: EnginePlan
+
+
+def first_global_batch(config: LoaderConfig, context: RunContext) -> int:
+    """Return the rows of a step over all ranks, for a run that starts anew."""
+    return config.global_batch_size or config.batch_size * context.world_size
+
+
+def outline_engine(
+    source: Source, config: LoaderConfig, sampling: SamplingConfig, *, global_batch: int, context: RunContext
+) -> Outline:
+    """Work out how a source would be served here and now.
+
+    Args:
+        source: The samples.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        global_batch: Rows of a step over all ranks.
+        context: Rank and world size.
+
+    Raises:
+        ConfigError: if an epoch would have no batch.
+        SourceError: if the source is empty.
+        StagingError: if a forced mode cannot fit.
+    """
+    num_samples = len(source)
+    if not num_samples:
+        raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
+    order: Order = UniformOrder(num_samples, sampling.seed) if sampling.shuffle else SequentialOrder(num_samples)
+    steps = Steps(num_samples, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size)
+    layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
+    sizes = Sizes(
+        step_rows=steps.max_rows,
+        stored_row_bytes=source.spec.row_bytes,
+        slot_bytes=layout.slot_bytes,
+        resident_bytes=resident_bytes(source),
+        thread_safe=source.thread_safe,
+    )
+    held_bytes = process_ledger().held_bytes
+    share = host_share(probe_host(), ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+    knobs = Knobs(config.mode, config.prefetch, config.readers)
+    return Outline(
+        source=source,
+        order=order,
+        steps=steps,
+        stream=StreamIdentity(source, order, global_batch),
+        layout=layout,
+        plan=plan_engine(knobs, sizes, share=share, held_bytes=held_bytes, num_cpus=num_cpus()),
+    )
