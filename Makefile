@@ -1,0 +1,52 @@
+# On a machine with python3 (3.11 or newer), its venv module and make:
+#
+#   make run     install into .venv and run the main job          make run ARGS="+recipe=nanogpt_bin"
+#   make test    install into .venv and run the tests             make test ARGS="tests/batch -x"
+#   make lint    check style and types
+#   make bench   run the benchmarks; minutes
+#   make clean   remove what these made
+#
+# Everything may be repeated: packages are installed again only when pyproject.toml or constraints.txt have changed.
+# Another Python: make run PYTHON=python3.12 (after `make clean`).
+
+PYTHON := python3
+VENV := .venv
+ARGS :=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: run test lint bench clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/installed
+	$(BIN)/python -m flodl_pipe $(or $(ARGS),+recipe=olmo_shards)
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-test
+	$(BIN)/python -m pytest --override-ini=addopts= --import-mode=importlib -q -s $(or $(ARGS),tests/benchmarks)
+
+clean:
+	rm -rf $(VENV) dist build outputs multirun .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find flodl_pipe tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A venv that is there and works is kept, so that one with a torch of your choice can be made beforehand. One that is
+# half made (no ensurepip, an interrupt) is made anew.
+$(VENV)/made:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"make: $(PYTHON) is Python {v}, and flodl_pipe needs 3.11 or newer; name another: make PYTHON=python3.12")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
+	@touch $@
+
+$(VENV)/installed: extras :=
+$(VENV)/installed-test: extras := [test]
+$(VENV)/installed-dev: extras := [dev]
+$(VENV)/installed $(VENV)/installed-test $(VENV)/installed-dev: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable '.$(extras)'
+	@touch $@
