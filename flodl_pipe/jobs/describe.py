@@ -1,0 +1,55 @@
+"""A source and its steps in words, for ``run`` and ``plan`` alike."""
+
+from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.reports.figures import plural
+from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sources.protocol import FileSource, Source
+from flodl_pipe.units import format_bytes
+
+__all__ = ["fields", "last_batch", "tokens_per_sample", "told"]
+
+
+def told(source: Source) -> tuple[tuple[str, str], ...]:
+    """Return what a source tells about itself, as pairs of name and value."""
+    if isinstance(source, FileSource):
+        return tuple((fact.name, fact.value) for fact in source.facts())
+    return (("source", f"{type(source).__name__}, {plural(len(source), 'sample')}"),)
+
+
+def fields(spec: SampleSpec) -> str:
+    """Return the fields of a row and its size.
+
+    >>> fields(SampleSpec.of(label=("uint8", ()), image=("uint8", (3, 32, 32))))
+    'label uint8, image uint8 3x32x32; 3.00 KiB a row'
+    """
+    parts = [f"{field.name} {field.dtype} {'x'.join(map(str, field.shape))}".rstrip() for field in spec]
+    return f"{', '.join(parts)}; {format_bytes(spec.row_bytes)} a row"
+
+
+def last_batch(steps: Steps) -> str:
+    """Return what becomes of the samples of an epoch that do not fill a batch.
+
+    >>> last_batch(Steps(100, 32, True))
+    'the last 4 samples of each epoch fill no batch and are left out (sampling.drop_last=true)'
+    """
+    rest = steps.num_picks % steps.global_batch
+    if not rest:
+        return "every batch is full"
+    samples = plural(rest, "sample")
+    if steps.drop_last is True:
+        verbs = "fills no batch and is" if rest == 1 else "fill no batch and are"
+        return f"the last {samples} of each epoch {verbs} left out (sampling.drop_last=true)"
+    if steps.drop_last is False:
+        return f"the last batch of each epoch has {samples} (sampling.drop_last=false)"
+    repeated = steps.global_batch - rest
+    return (
+        f"the last batch of each epoch has {samples}, and {repeated:,} from the epoch's head that batch.valid marks "
+        "(sampling.drop_last=pad)"
+    )
+
+
+def tokens_per_sample(source: Source) -> int:
+    """Return the tokens of a sample: of integer inputs with targets of the same one-dimensional shape, else 0."""
+    shapes = {field.name: field.shape for field in source.delivered if field.dtype == "int64"}
+    shape = shapes.get("input")
+    return shape[0] if shape is not None and len(shape) == 1 and shapes.get("target") == shape else 0

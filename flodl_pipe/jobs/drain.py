@@ -1,0 +1,186 @@
+"""The loop of ``job=run``: take every batch, as a training loop would, and keep the place.
+
+Between two steps the loader's cursor and its digest say the same: everything up to here was handed out, nothing beyond.
+Saves are made only there.
+"""
+
+import logging
+import time
+from typing import Literal, final
+
+from flodl_pipe.config.job import RunJob
+from flodl_pipe.errors import FlodlPipeError, ResumeError
+from flodl_pipe.jobs.describe import last_batch
+from flodl_pipe.jobs.interrupt import Interrupt
+from flodl_pipe.jobs.save_file import SavedRun, write_saved
+from flodl_pipe.keyed.digest import Digest
+from flodl_pipe.loader.loader import Loader
+from flodl_pipe.loader.statistics import Statistics
+from flodl_pipe.reports.metrics import MemoryPeak, Moment
+from flodl_pipe.reports.progress import ProgressView
+from flodl_pipe.sampling.steps import DropLast, Steps
+
+__all__ = ["Drain", "End"]
+
+_log = logging.getLogger("flodl_pipe")
+
+_LOOK_EVERY_S = 0.25
+
+End = Literal["finished", "max_steps", "interrupted", "nothing left"]
+
+
+@final
+class Drain:
+    """A run of a loader, from where an earlier one stopped.
+
+    Args:
+        loader: The loader, new, with a digest.
+        job: Section ``job``.
+        drop_last: The last-batch rule, as the loader has it.
+        saved: Where to continue; None starts anew.
+
+    Raises:
+        ResumeError: if the saved place belongs to other data or another order.
+
+    Attributes:
+        steps_before: Steps before this start.
+        last_step: Steps of the whole run when it will be done.
+        epoch: The epoch it stands in.
+        memory: Memory, looked at while it runs.
+        took_s: Seconds the loop took so far.
+        first_batch_at: ``time.perf_counter()`` when the first batch was there; None before.
+        saved_at: The state that was written last, None before.
+    """
+
+    def __init__(self, loader: Loader, job: RunJob, drop_last: DropLast, saved: SavedRun | None) -> None:
+        self._loader = loader
+        self._job = job
+        self._before = saved or SavedRun({}, Digest().hex(), 0, 0)
+        if saved is not None:
+            try:
+                loader.load_state_dict(saved.loader)
+            except ResumeError as error:
+                raise ResumeError(f"{job.resume}: {error}") from error
+        self.steps_before = self._before.num_steps
+        self.epoch = int(self._before.loader.get("epoch", 0))
+        self._position = int(self._before.loader.get("position", 0))
+        self._steps = Steps(loader.num_samples, loader.global_batch_size, drop_last)
+        self.last_step = self.steps_before + self._steps_left()
+        self.memory = MemoryPeak()
+        self.took_s = 0.0
+        self.first_batch_at: float | None = None
+        self.saved_at: SavedRun | None = None
+        self._num_steps = 0
+        self._began = 0.0
+        if job.save is not None:
+            # The data's fingerprint is taken now: later, a changed file would be saved as if it were the one we read.
+            loader.state_dict()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run so far."""
+        return self.steps_before + self._num_steps
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the whole run so far."""
+        return self._before.num_rows + self._loader.statistics().num_samples
+
+    @property
+    def last_batch(self) -> str:
+        """What happens at an epoch's end, in words."""
+        return last_batch(self._steps)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the whole run so far."""
+        return self._digest(self._loader.statistics())
+
+    def moment(self) -> Moment:
+        """Return where the run stands."""
+        counted = self._loader.statistics()
+        at_s = time.perf_counter() - self._began if self._began else 0.0
+        return Moment(at_s, self.epoch, self.num_steps, counted.num_samples, counted.wait_s)
+
+    def run(self, view: ProgressView, interrupt: Interrupt) -> End:
+        """Run to the end, to ``max_steps``, or to Ctrl-C. The place is saved in each case, and before an error.
+
+        Raises:
+            FlodlPipeError: what the loader raised, or if a save cannot be written.
+        """
+        try:
+            end = self._run(view, interrupt)
+        except FlodlPipeError:
+            self._save()
+            raise
+        finally:
+            self.took_s = time.perf_counter() - self._began
+            self.memory.look()
+        self._save()
+        return end
+
+    def _run(self, view: ProgressView, interrupt: Interrupt) -> End:
+        self._began = time.perf_counter()
+        if self.last_step == self.steps_before:
+            return "nothing left"
+        for epoch in range(self.epoch, self._job.epochs):
+            self.epoch = epoch
+            self._pass(view, interrupt)
+            if interrupt.asked:
+                return "interrupted"
+            if self.num_steps == self._job.max_steps:
+                return "max_steps"
+            self._position = 0
+        return "finished"
+
+    def _pass(self, view: ProgressView, interrupt: Interrupt) -> None:
+        """Take the batches of one epoch."""
+        job, loader = self._job, self._loader
+        steps_left = self._steps.num_steps(self._position)
+        if not steps_left:  # a loaded place may be an epoch's end
+            return
+        look_at = 0.0
+        for _ in loader.epoch(self.epoch):
+            if self.first_batch_at is None:
+                self.first_batch_at = time.perf_counter()
+            self._num_steps += 1
+            steps_left -= 1
+            if job.step_time_s:
+                interrupt.sleep(job.step_time_s)
+            now = time.perf_counter()
+            if now >= look_at:
+                look_at = now + _LOOK_EVERY_S
+                self.memory.look()
+                view.update(self.moment())
+            if job.save_every_steps is not None and self.num_steps % job.save_every_steps == 0:
+                self._save()
+            if interrupt.asked or self.num_steps == job.max_steps:
+                break
+        if not steps_left:
+            view.epoch_done(self.moment())
+
+    def _steps_left(self) -> int:
+        """Steps from the loaded place to the end of the run."""
+        left = 0
+        if self.epoch < self._job.epochs:
+            later = self._job.epochs - self.epoch - 1
+            left = self._steps.num_steps(self._position) + later * self._steps.num_steps()
+        if self._job.max_steps is not None:
+            left = min(left, max(0, self._job.max_steps - self.steps_before))
+        return left
+
+    def _digest(self, counted: Statistics) -> str:
+        whole = Digest.from_hex(self._before.digest, self._before.num_rows)
+        assert counted.digest is not None
+        whole.merge(Digest.from_hex(counted.digest, counted.num_samples))
+        return whole.hex()
+
+    def _save(self) -> None:
+        if self._job.save is None:
+            return
+        counted = self._loader.statistics()
+        num_rows = self._before.num_rows + counted.num_samples
+        now = SavedRun(self._loader.state_dict(), self._digest(counted), num_rows, self.num_steps)
+        if now != self.saved_at:
+            write_saved(self._job.save, now)
+            self.saved_at = now

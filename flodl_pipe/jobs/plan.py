@@ -1,0 +1,136 @@
+"""``job=plan``: say what a run would do, without doing it.
+
+Headers are read, and the blocks of the files that the fingerprint covers; no reader starts and no memory is taken. The
+figures come from the same outline that a loader is built from, and what a run would refuse is refused here.
+"""
+
+import sys
+
+from flodl_pipe.config.root import Config
+from flodl_pipe.config.source import RecordsConfig
+from flodl_pipe.jobs.describe import fields, last_batch, told
+from flodl_pipe.loader.outline import Outline
+from flodl_pipe.pipeline import outline
+from flodl_pipe.reports.figures import plural, size
+from flodl_pipe.reports.tables import Section, print_sections
+from flodl_pipe.sources.protocol import FileSource
+from flodl_pipe.units import format_bytes
+
+__all__ = ["main", "plan_sections"]
+
+Rows = tuple[tuple[str, str], ...]
+
+
+def main(config: Config) -> None:
+    """Print what a run of a config would do.
+
+    Args:
+        config: The config.
+
+    Raises:
+        FlodlPipeError: what building the loader would raise.
+    """
+    found = outline(config)
+    try:
+        print_sections(plan_sections(config, found), sys.stdout)
+    finally:
+        if isinstance(found.source, FileSource):
+            found.source.close()
+
+
+def plan_sections(config: Config, found: Outline) -> tuple[Section, ...]:
+    """Return the plan, section by section.
+
+    Args:
+        config: The config.
+        found: What a loader would be made of.
+    """
+    return (
+        Section("Source", _source(config, found)),
+        Section("Order and steps", _steps(config, found)),
+        Section("Memory", _memory(found)),
+        Section("Reading", _reading(found)),
+        Section("Notes", _notes(config, found)),
+    )
+
+
+def _source(config: Config, found: Outline) -> Rows:
+    source = found.source
+    fingerprint = source.fingerprint()
+    covers = "every byte" if fingerprint.full else "sizes, layout and blocks of the files"
+    return (
+        ("kind", config.source.kind),
+        *told(source),
+        ("samples", f"{len(source):,}"),
+        ("stored", fields(source.spec)),
+        ("delivered", fields(found.layout.spec)),
+        ("fingerprint", f"{fingerprint.digest} over {covers}"),
+    )
+
+
+def _steps(config: Config, found: Outline) -> Rows:
+    steps = found.steps
+    decides = "loader.batch_size" if config.loader.global_batch_size is None else "loader.global_batch_size"
+    return (
+        ("order", found.order.tag),
+        (
+            "batch",
+            f"{plural(steps.global_batch, 'row')} ({decides}), {format_bytes(found.layout.slot_bytes)} delivered",
+        ),
+        ("steps an epoch", f"{steps.num_steps():,}"),
+        ("last batch", last_batch(steps)),
+    )
+
+
+def _memory(found: Outline) -> Rows:
+    plan = found.plan
+    resident = size(plan.resident_bytes) if plan.resident_bytes else "none"
+    total = plan.ring_bytes + plan.resident_bytes
+    return (
+        ("mode", f"{plan.mode}: {plan.why}"),
+        ("resident set", resident),
+        ("ring", f"{format_bytes(plan.ring_bytes)}: {plan.num_slots} batches, and the rows of a group per reader"),
+        ("together", f"{format_bytes(total)} of {format_bytes(plan.share.num_bytes)} that this process may hold"),
+        ("host share", str(plan.share)),
+    )
+
+
+def _reading(found: Outline) -> Rows:
+    plan, steps = found.plan, found.steps
+    if plan.num_readers:
+        parts = f", each split among {plan.step_parts} readers" if plan.step_parts > 1 else ""
+        group = f"in groups of {plan.group_steps}" if plan.group_steps > 1 else "one by one"
+        how = plural(plan.num_readers, "thread")
+        ahead = f"up to {plural(plan.depth, 'batch')} ahead of the loop, read {group}{parts}"
+    else:
+        how, ahead = "none: the training loop reads inside next()", "nothing"
+    num_rows = steps.num_picks if steps.drop_last is False else steps.num_steps() * steps.global_batch
+    epoch_bytes = num_rows * found.source.spec.row_bytes
+    if plan.mode == "streaming":
+        first = later = f"{format_bytes(epoch_bytes)}, row by row"
+    else:
+        first = f"{format_bytes(plan.resident_bytes)}, front to back"
+        if plan.num_readers:
+            first += f", and the batches before that is done (at most {format_bytes(epoch_bytes)} more)"
+        later = "nothing: batches are gathered from memory"
+    return (("readers", how), ("prefetch", ahead), ("first epoch reads", first), ("later epochs read", later))
+
+
+def _notes(config: Config, found: Outline) -> Rows:
+    """Return what was asked for and has no effect here, or another one than asked."""
+    loader, plan = config.loader, found.plan
+    notes = [("loader.vram_max_usage", f"{loader.vram_max_usage:g}, checked; no effect on a CPU")]
+    if loader.global_batch_size is not None:
+        notes.append(("loader.batch_size", f"{loader.batch_size}, no effect: loader.global_batch_size decides"))
+    if loader.prefetch != "auto" and not plan.num_readers:
+        notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without readers nothing is read ahead"))
+    elif loader.prefetch not in ("auto", plan.depth):
+        notes.append(("loader.prefetch", f"{loader.prefetch} becomes {plan.depth}, whole groups of {plan.group_steps}"))
+    if not config.sampling.shuffle:
+        notes.append(("sampling.seed", f"{config.sampling.seed}, no effect on the order: sampling.shuffle=false"))
+    if not isinstance(config.source, RecordsConfig):
+        if config.source.path is not None and config.source.if_missing != "error":
+            notes.append(("source.if_missing", f"{config.source.if_missing}, no effect: source.path is set"))
+        if config.source.dtype is not None and config.source.format == "npy":
+            notes.append(("source.dtype", f"{config.source.dtype}, compared with the files' headers"))
+    return tuple(notes)

@@ -1,0 +1,153 @@
+"""``job=run``: drain the pipeline as a training loop would, show how it goes, keep the place, and sum up.
+
+::
+
+    flodl-pipe +recipe=olmo_shards job.epochs=2 job.step_time_s=0.01
+    flodl-pipe +recipe=olmo_shards job.save=run.json job.save_every_steps=100 job.resume=run.json
+
+``epochs`` and ``max_steps`` count from the first start of a run, however often it is resumed. ``resume`` names a file
+that must exist, with one exception: when it is also the file to ``save``, and is not there yet, the run starts anew and
+says so. The second command above can therefore be given again and again until the run is complete.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+from flodl_pipe.config.compose import instantiate_engine
+from flodl_pipe.config.job import RunJob
+from flodl_pipe.config.root import Config
+from flodl_pipe.jobs.describe import tokens_per_sample, told
+from flodl_pipe.jobs.drain import Drain, End
+from flodl_pipe.jobs.interrupt import Interrupt
+from flodl_pipe.jobs.save_file import SavedRun, read_saved, require_writable
+from flodl_pipe.loader.loader import Loader
+from flodl_pipe.reports.figures import plural
+from flodl_pipe.reports.metrics import peak_rss_bytes
+from flodl_pipe.reports.progress import progress_view
+from flodl_pipe.reports.summary import RunReport, run_sections
+from flodl_pipe.reports.tables import print_sections
+
+__all__ = ["main"]
+
+_log = logging.getLogger("flodl_pipe")
+
+
+def main(config: Config) -> float:
+    """Run the pipeline of a config.
+
+    Args:
+        config: The config; its ``job`` is a :class:`RunJob`.
+
+    Returns:
+        Samples per second of the loop since this start; 0.0 when nothing was left to do.
+
+    Raises:
+        ConfigError: if a save could not be written, or an epoch would have no batch.
+        ResumeError: if the file to resume from is missing, damaged, or of another stream.
+        FlodlPipeError: what building or iterating the loader raises.
+        KeyboardInterrupt: after Ctrl-C, once the place is saved and the table printed.
+    """
+    job = config.job
+    assert isinstance(job, RunJob)
+    if job.save is not None:
+        require_writable(job.save)
+    saved = _start_from(job)
+    began = time.perf_counter()
+    loader: Loader = instantiate_engine(config, keep_digest=True)
+    with loader, Interrupt() as interrupt:
+        drain = Drain(loader, job, config.sampling.drop_last, saved)
+        _say_start(loader, drain, job)
+        view = progress_view(
+            config.reports.progress,
+            sys.stderr,
+            start=drain.moment(),
+            num_epochs=job.epochs,
+            last_step=drain.last_step,
+        )
+        with view:
+            end = drain.run(view, interrupt)
+        report = _report(loader, drain, job, end, began)
+    print_sections(run_sections(report), sys.stdout)
+    if end == "interrupted":
+        raise KeyboardInterrupt
+    return report.samples_per_s
+
+
+def _start_from(job: RunJob) -> SavedRun | None:
+    if job.resume is None:
+        if job.save is not None and Path(job.save).exists():
+            _log.warning(
+                "%s holds the place of an earlier run and will be written over; job.resume=%s goes on from there",
+                job.save,
+                job.save,
+            )
+        return None
+    if job.resume == job.save and not Path(job.resume).exists():
+        _log.info("%s is not there yet: the run starts anew, and will be saved there", job.resume)
+        return None
+    return read_saved(job.resume)
+
+
+def _say_start(loader: Loader, drain: Drain, job: RunJob) -> None:
+    _log.info(
+        "%s, %s of %s an epoch; %s",
+        plural(loader.num_samples, "sample"),
+        plural(loader.num_batches, "step"),
+        plural(loader.global_batch_size, "row"),
+        drain.last_batch,
+    )
+    _log.info("%s: %s", *loader.mode)
+    if drain.steps_before:
+        left = drain.last_step - drain.steps_before
+        _log.info(
+            "resumed from %s after %s, in epoch %d of %d; %s",
+            job.resume,
+            plural(drain.steps_before, "step"),
+            min(drain.epoch + 1, job.epochs),
+            job.epochs,
+            f"{plural(left, 'step')} to go" if left else "nothing is left to do",
+        )
+
+
+def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -> RunReport:
+    counted = loader.statistics()
+    mode, why = loader.mode
+    return RunReport(
+        end=_end_in_words(end, drain, job),
+        source=told(loader.dataset),
+        mode=mode,
+        why=why,
+        epoch=min(drain.epoch, job.epochs - 1),
+        num_epochs=job.epochs,
+        num_steps=drain.num_steps,
+        steps_before=drain.steps_before,
+        num_rows=drain.num_rows,
+        rows_before=drain.num_rows - counted.num_samples,
+        tokens_per_sample=tokens_per_sample(loader.dataset),
+        stored_bytes=counted.stored_bytes,
+        took_s=drain.took_s,
+        wait_s=counted.wait_s,
+        first_batch_s=None if drain.first_batch_at is None else drain.first_batch_at - began,
+        peak_rss_bytes=peak_rss_bytes(),
+        peak_anonymous_bytes=drain.memory.most_bytes,
+        start_anonymous_bytes=drain.memory.start_bytes,
+        granted=(("ring", loader.plan.ring_bytes), ("resident set", loader.plan.resident_bytes)),
+        digest=drain.digest,
+        cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",
+    )
+
+
+def _end_in_words(end: End, drain: Drain, job: RunJob) -> str:
+    if end == "finished":
+        return f"finished, {plural(job.epochs, 'epoch')}"
+    if end == "max_steps":
+        return f"stopped at job.max_steps={job.max_steps}"
+    if end == "nothing left":
+        limit = f"job.epochs={job.epochs}"
+        if job.max_steps is not None:
+            limit += f" and job.max_steps={job.max_steps}"
+        return f"nothing was left to do: the run was complete already, {limit}"
+    how = "its place is lost" if job.save is None else f"go on with job.resume={job.save}"
+    return f"interrupted after {plural(drain.num_steps, 'step')} of {drain.last_step:,}; {how}"
