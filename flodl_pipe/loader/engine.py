@@ -57,17 +57,20 @@ class Engine:
         self.steps = outline.steps
         self.stream = outline.stream
         self.plan: EnginePlan = outline.plan
-        ledger = process_ledger()
-        self._ledger = ledger
-        self._owner = ledger.new_owner()
-        ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
+        self._ledger = process_ledger()
+        self._owner = self._ledger.new_owner()
         self._read_lock: contextlib.AbstractContextManager[object] = (
             contextlib.nullcontext() if source.thread_safe else threading.Lock()
         )
         self._resident: ResidentSet | None = None
-        if self.plan.mode == "resident":
-            ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
-            self._resident = ResidentSet(source, read_lock=self._read_lock, on_give_up=self._resident_given_up)
+        try:
+            self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
+            if self.plan.mode == "resident":
+                self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
+                self._resident = ResidentSet(source, read_lock=self._read_lock, on_give_up=self._resident_given_up)
+        except BaseException:
+            self._ledger.release(self._owner)
+            raise
         self.pool = SlotPool(outline.layout, self.plan.num_slots)
         self._pool_lock = threading.RLock()
         self._filler = Filler(
@@ -97,7 +100,7 @@ class Engine:
             self._source.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
-        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, align=self.plan.group_steps)
+        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, min_steps=self.plan.max_group_steps)
         self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
         return self._reading
 

@@ -119,17 +119,16 @@ class Filler:
         self._deliver(stored, {name: view[0, rows] for name, view in views.items()})
 
     def _read(self, indices: IndexArray) -> Rows:
-        """Return the stored rows of some samples, in this thread's scratch."""
+        """Return the stored rows of some samples; valid until this thread's next call."""
+        if self._resident is not None and self._resident.is_ready:
+            return self._resident.gather(indices)
         num_rows = len(indices)
         kept: dict[str, Array] | None = getattr(self._scratch, "fields", None)
         if kept is None or len(next(iter(kept.values()))) < num_rows:
             kept = self._scratch.fields = self._source.spec.empty(num_rows)
         stored = {name: array[:num_rows] for name, array in kept.items()}
-        if self._resident is not None and self._resident.is_ready:
-            self._resident.gather(indices, stored)
-        else:
-            with self._read_lock:
-                self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
+        with self._read_lock:
+            self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
         return stored
 
     def _deliver(self, stored: Rows, views: Rows) -> None:

@@ -41,6 +41,7 @@ class Group:
             digest is kept.
         error: What went wrong, at step ``failed_step``; the steps before it are good.
         failed_step: Place in the group of the step that failed.
+        num_handed_out: Steps whose slots now belong to batches.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Group:
         "failed_step",
         "first_step",
         "hash_sums",
+        "num_handed_out",
         "num_steps",
         "parts_left",
         "picks",
@@ -65,10 +67,12 @@ class Group:
         self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
         self.error: BaseException | None = None
         self.failed_step = 0
+        self.num_handed_out = 0
 
-    def slots(self) -> list[int]:
-        """Return the slot of each step."""
-        return [slot for run in self.runs for slot in range(run.first, run.first + run.num_slots)]
+    def slots_left(self) -> list[int]:
+        """Return the slots of the steps that were not handed out."""
+        slots = [slot for run in self.runs for slot in range(run.first, run.first + run.num_slots)]
+        return slots[self.num_handed_out :]
 
     def fail(self, error: BaseException, failed_step: int) -> None:
         """Record the error of the earliest step that failed."""
@@ -86,30 +90,31 @@ class SequenceTable:
 
     Args:
         num_steps: Steps of the pass.
-        group_steps: Steps of a group; the last group may be shorter.
         last_is_short: Whether the last step has fewer rows than the others; it is then a group of its own.
+        chunk_steps: Groups do not reach across a multiple of this.
         step_parts: Parts of a group.
-        max_groups: Groups in flight, at most.
+        portion: Steps of a group, and steps that may be in flight; changed by :meth:`set_portion`.
         new_group: Makes a group; called under the table's lock.
     """
 
     def __init__(
         self,
         num_steps: int,
-        group_steps: int,
+        *,
         last_is_short: bool,
+        chunk_steps: int,
         step_parts: int,
-        max_groups: int,
+        portion: tuple[int, int],
         new_group: Callable[[int, int, int], Group],
     ) -> None:
         self._num_steps = num_steps
         self._num_full_steps = num_steps - last_is_short
-        self._group_steps = group_steps
+        self._chunk_steps = chunk_steps
         self._step_parts = step_parts
-        self._max_groups = max_groups
+        self._portion = portion
         self._new_group = new_group
         self._next_step = 0
-        self._num_open = 0
+        self._num_open_steps = 0
         self._in_flight: deque[Group] = deque()
         self._unclaimed: deque[Part] = deque()
         self._stopped = False
@@ -117,6 +122,11 @@ class SequenceTable:
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._credit = threading.Condition(self._lock)
+
+    def set_portion(self, group_steps: int, max_steps: int) -> None:
+        """Change how many steps the groups to come have, and how many steps may be in flight."""
+        with self._lock:
+            self._portion = group_steps, max_steps
 
     def claim(self, *, wait: bool = True) -> Part | None:
         """Return the next part to read, or None when there is nothing more to do (or, without ``wait``, no credit)."""
@@ -126,8 +136,9 @@ class SequenceTable:
                     return self._unclaimed.popleft()
                 if self._next_step >= self._num_steps:
                     return None
-                if self._num_open < self._max_groups:
-                    self._open_group()
+                num_steps = self._next_size()
+                if not self._num_open_steps or self._num_open_steps + num_steps <= self._portion[1]:
+                    self._open_group(num_steps)
                 elif wait:
                     self._credit.wait()
                 else:
@@ -156,10 +167,10 @@ class SequenceTable:
                 self._ready.wait()
             return None if self._stopped else self._in_flight.popleft()
 
-    def give_credit(self) -> None:
-        """Note that a group that was taken has been handed out whole."""
+    def give_credit(self, num_steps: int) -> None:
+        """Note that a group of ``num_steps`` that was taken has been handed out whole."""
         with self._lock:
-            self._num_open -= 1
+            self._num_open_steps -= num_steps
             self._credit.notify_all()
 
     def stop(self) -> None:
@@ -169,11 +180,21 @@ class SequenceTable:
             self._ready.notify_all()
             self._credit.notify_all()
 
-    def _open_group(self) -> None:
-        num_steps = min(self._group_steps, max(1, self._num_full_steps - self._next_step))
+    def drain(self) -> list[Group]:
+        """Return the groups that were not taken, and forget them; for a stopped table whose readers have ended."""
+        with self._lock:
+            groups = list(self._in_flight)
+            self._in_flight.clear()
+            return groups
+
+    def _next_size(self) -> int:
+        to_chunk_end = self._chunk_steps - self._next_step % self._chunk_steps
+        return min(self._portion[0], to_chunk_end, max(1, self._num_full_steps - self._next_step))
+
+    def _open_group(self, num_steps: int) -> None:
         group = self._new_group(self._next_step, num_steps, self._step_parts)
         self._next_step += num_steps
-        self._num_open += 1
+        self._num_open_steps += num_steps
         self._in_flight.append(group)
         self._unclaimed.extend((group, part) for part in range(self._step_parts))
         if self._step_parts > 1:

@@ -91,7 +91,6 @@ class LoaderIterator(Iterator[Batch]):
         self._next_step += 1
         if place + 1 == group.num_steps:
             self._group = None
-            self._reading.give_credit()
         if self._next_step == 1:
             self._on_first()
         return batch
@@ -108,7 +107,7 @@ class LoaderIterator(Iterator[Batch]):
         waited_s = self._reading.wait_s
         self._group = self._reading.take()
         self._counters.wait_s += self._reading.wait_s - waited_s
-        self._slots = self._group.slots()
+        self._slots = self._group.slots_left()
 
     def _finish(self) -> None:
         self._done = True
@@ -119,6 +118,7 @@ class LoaderIterator(Iterator[Batch]):
         step = self._reading.ahead.step(self._next_step)
         num_rows = step.stop - step.start
         lease = self._pool.lease(self._slots[place])
+        group.num_handed_out += 1
         arrays = self._pool.layout.lease_views(lease, num_rows)
         if torch.is_inference_mode_enabled():  # a tensor made in there could never be trained on outside
             with torch.inference_mode(mode=False):

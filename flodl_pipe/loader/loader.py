@@ -120,6 +120,15 @@ class Loader:
             keep_digest=self._counters.digest is not None,
         )
 
+    def _rebuild(self, global_batch: int) -> None:
+        """Build another engine; the old one's memory goes first, so that the two need not fit side by side."""
+        self._engine.steps.with_global_batch(global_batch)  # raises before anything is given up
+        self._closed = True
+        self._finalizer()
+        self._engine = self._build(global_batch)
+        self._finalizer = weakref.finalize(self, self._engine.close)
+        self._closed = False
+
     # ---- iteration ----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> LoaderIterator:
@@ -220,10 +229,7 @@ class Loader:
                 cursor.global_batch,
                 stream.global_batch,
             )
-            engine = self._build(cursor.global_batch)
-            self._finalizer()
-            self._engine = engine
-            self._finalizer = weakref.finalize(self, engine.close)
+            self._rebuild(cursor.global_batch)
         self._epoch, self._position, self._next = cursor.epoch, cursor.position, "loaded"
         self._epoch_was_set = False
 

@@ -29,16 +29,16 @@ class Lookahead:
         order: The family of orders.
         epoch: Which epoch.
         position: Where step 0 begins.
-        align: Chunks hold a multiple of this many steps, so that a group of steps lies in one chunk.
+        min_steps: Steps of a chunk, at least.
     """
 
-    def __init__(self, steps: Steps, order: Order, *, epoch: int, position: int, align: int = 1) -> None:
+    def __init__(self, steps: Steps, order: Order, *, epoch: int, position: int, min_steps: int = 1) -> None:
         self.epoch = epoch
         self.position = position
         self.num_steps = steps.num_steps(position)
         self._steps = steps
         self._order = order.epoch(epoch)
-        self._chunk_steps = max(1, _ROWS_AHEAD // (steps.max_rows * align)) * align
+        self.chunk_steps = max(min_steps, _ROWS_AHEAD // steps.max_rows)
         self._lock = threading.Lock()
         self._chunks: dict[int, tuple[IndexArray, IndexArray]] = {}
 
@@ -55,14 +55,14 @@ class Lookahead:
         """Return positions and picks of some steps' rows, each int64 of shape ``(rows,)``.
 
         Positions beyond the epoch's end (padding) have the pick of the position they repeat. All steps asked for must
-        lie in one chunk: ask for groups of ``align`` steps.
+        lie in one chunk of :attr:`chunk_steps`.
         """
-        chunk, offset = divmod(first_step, self._chunk_steps)
+        chunk, offset = divmod(first_step, self.chunk_steps)
         with self._lock:
             if chunk not in self._chunks:
                 while len(self._chunks) >= _CHUNKS_KEPT:
                     del self._chunks[min(self._chunks)]
-                self._chunks[chunk] = self._plan(chunk * self._chunk_steps)
+                self._chunks[chunk] = self._plan(chunk * self.chunk_steps)
             positions, picks = self._chunks[chunk]
         # Only the last step of an epoch may have another number of rows, so every offset before it is a multiple.
         rows_a_step = self._steps.max_rows
@@ -70,7 +70,7 @@ class Lookahead:
         return positions[part], picks[part]
 
     def _plan(self, first: int) -> tuple[IndexArray, IndexArray]:
-        last = min(first + self._chunk_steps, self.num_steps)
+        last = min(first + self.chunk_steps, self.num_steps)
         begin, end = self.step(first), self.step(last - 1)
         num_full = last - first - 1
         starts = begin.start + self._steps.global_batch * np.arange(num_full, dtype=np.int64)

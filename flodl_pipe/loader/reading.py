@@ -18,6 +18,7 @@ from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.groups import Group, SequenceTable
 from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
 
@@ -36,6 +37,9 @@ class Reading:
         pool: The slots.
         pool_lock: Guards the pool, which outlives a pass.
         ahead: Picks of the pass.
+
+    Attributes:
+        wait_s: Time the loop waited for groups that were not ready.
     """
 
     def __init__(
@@ -52,14 +56,16 @@ class Reading:
         self._pool = pool
         self._pool_lock = pool_lock
         self._process = os.getpid()
-        self._stopped = False
+        self._pace = Pace(plan)
+        self._taken_s: float | None = None
+        self._group: Group | None = None
         self._table = SequenceTable(
             ahead.num_steps,
-            plan.group_steps,
-            ahead.last_is_short,
-            plan.step_parts,
-            plan.depth // plan.group_steps,
-            self._new_group,
+            last_is_short=ahead.last_is_short,
+            chunk_steps=ahead.chunk_steps,
+            step_parts=plan.step_parts,
+            portion=self._pace.portion(),
+            new_group=self._new_group,
         )
         self._threads = [
             threading.Thread(target=self._read, name=f"flodl_pipe-reader-{number}", daemon=True)
@@ -70,7 +76,7 @@ class Reading:
             thread.start()
 
     def take(self) -> Group:
-        """Return the next group, waiting for it if need be; waiting time is added to ``wait_s``.
+        """Return the next group, waiting for it if need be. The one before must have been handed out whole.
 
         Raises:
             LoaderError: in a forked child, which has no readers, or after :meth:`stop`.
@@ -80,34 +86,44 @@ class Reading:
                 f"this iterator belongs to process {self._process}, and its readers did not follow the fork into "
                 f"process {os.getpid()}; call iter(loader) in the child"
             )
-        began = time.perf_counter()
-        if not self._threads and not self._stopped:
-            claimed = self._table.claim(wait=False)
-            assert claimed is not None
-            self._fill(*claimed)
-        elif self._table.is_ready():
-            began = 0.0
+        asked_s = time.perf_counter()
+        if self._group is not None and self._taken_s is not None:
+            self._pace.loop_took(asked_s - self._taken_s, self._group.num_steps)
+            self._table.set_portion(*self._pace.portion())
+            self._table.give_credit(self._group.num_steps)
+        if not self._table.is_ready():
+            self._read_along()
         group = self._table.take()
-        if began:
-            self.wait_s += time.perf_counter() - began
         if group is None:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
+        self._group = group
+        self._taken_s = time.perf_counter()
+        self.wait_s += self._taken_s - asked_s
         return group
-
-    def give_credit(self) -> None:
-        """Note that a group that was taken has been handed out whole."""
-        self._table.give_credit()
 
     def stop(self, *, wait: bool = True) -> None:
         """Stop the readers; with ``wait``, return only when their threads have ended."""
         if os.getpid() != self._process:
             return
-        self._stopped = True
         self._table.stop()
         current = threading.current_thread()
-        for thread in self._threads if wait else ():
-            if thread is not current:
-                thread.join()
+        if not wait or current in self._threads:
+            return  # a reader may be the one that collects the iterator: it ends by itself
+        for thread in self._threads:
+            thread.join()
+        with self._pool_lock:
+            for group in [*self._table.drain(), *([self._group] if self._group else [])]:
+                for slot in group.slots_left():
+                    self._pool.put_back(slot)
+            self._group = None
+
+    def _read_along(self) -> None:
+        """Fill groups in the loop's own thread: always without readers, else while the loop is the faster one."""
+        while not self._table.is_ready() and (not self._threads or self._pace.loop_should_help):
+            claimed = self._table.claim(wait=False)
+            if claimed is None:
+                return
+            self._fill(*claimed)
 
     def _new_group(self, first_step: int, num_steps: int, num_parts: int) -> Group:
         with self._pool_lock:
@@ -123,13 +139,16 @@ class Reading:
             del claimed
 
     def _fill(self, group: Group, part: int) -> None:
+        began_s = time.thread_time()
         try:
             self._filler.fill(group, part, self.ahead)
         except BaseException as error:
+            # A reader must not die silently: the loop would wait for ever.
             group.fail(error, 0)
-            if not self._threads:
-                raise
+            if threading.current_thread() not in self._threads:
+                raise  # Ctrl-C while the loop reads for itself
         finally:
+            self._pace.fill_took(time.thread_time() - began_s, group.num_steps)
             self._table.finish(group)
 
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import mmap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, final
 
 import numpy as np
@@ -47,7 +47,7 @@ def resident_bytes(source: Source) -> int:
 class _Store(Protocol):
     def chunks(self) -> int: ...
     def load(self, chunk: int) -> None: ...
-    def gather(self, indices: IndexArray, out: Mapping[str, Array]) -> None: ...
+    def gather(self, indices: IndexArray) -> dict[str, Array]: ...
 
 
 def _reserve(num_bytes: int) -> ByteArray:
@@ -78,10 +78,9 @@ class _ExtentStore:
         start = chunk * _CHUNK_BYTES
         self._extents.read(start, self._bytes[start : start + _CHUNK_BYTES])
 
-    def gather(self, indices: IndexArray, out: Mapping[str, Array]) -> None:
-        target = out[self._field.name]
-        raw = target.reshape(len(target), -1).view(np.uint8)
-        raw[:] = self._windows[self._extents.starts(indices)]
+    def gather(self, indices: IndexArray) -> dict[str, Array]:
+        rows = self._windows[self._extents.starts(indices)]
+        return {self._field.name: rows.view(self._field.dtype).reshape(len(indices), *self._field.shape)}
 
 
 @final
@@ -106,10 +105,8 @@ class _RowStore:
         indices = np.arange(first, last, dtype=np.int64)
         self._source.read_into(indices, indices - first, {name: a[first:last] for name, a in self._fields.items()})
 
-    def gather(self, indices: IndexArray, out: Mapping[str, Array]) -> None:
-        for name, kept in self._fields.items():
-            # "clip" writes straight into `out`; the default mode goes through a buffer. Indices are ours, and in range.
-            np.take(kept, indices, axis=0, out=out[name], mode="clip")
+    def gather(self, indices: IndexArray) -> dict[str, Array]:
+        return {name: kept.take(indices, axis=0) for name, kept in self._fields.items()}
 
 
 @final
@@ -168,10 +165,10 @@ class ResidentSet:
         self._store = store
         self._ready.set()
 
-    def gather(self, indices: IndexArray, out: Mapping[str, Array]) -> None:
-        """Copy ``K`` samples into the ``K`` rows of ``out``, in order; only once :attr:`is_ready`."""
+    def gather(self, indices: IndexArray) -> dict[str, Array]:
+        """Return copies of the stored rows of ``K`` samples, in order; only once :attr:`is_ready`."""
         assert self._store is not None
-        self._store.gather(indices, out)
+        return self._store.gather(indices)
 
     def stop(self, *, wait: bool = True) -> None:
         """End loading; with ``wait``, return only when the thread has ended."""

@@ -125,7 +125,6 @@ class SlotPool:
         # One byte per slot, 1 when free; each slab is followed by a 0, so that a run never crosses slabs. Searching it
         # for a run of ones is one call into C.
         self._free = bytearray()
-        self._next = 0
         self._leases: dict[int, _Lease] = {}
         # SimpleQueue.put is reentrant, the only kind of call that is safe from a weak reference's callback.
         self._ended: queue.SimpleQueue[_Lease] = queue.SimpleQueue()
@@ -164,14 +163,10 @@ class SlotPool:
 
     def _take_run(self, count: int) -> Run | None:
         while count:
-            pattern = b"\x01" * count
-            # Next fit: slots come back in the order they went, so the run after the last one is usually free.
-            first = self._free.find(pattern, self._next)
-            if first < 0:
-                first = self._free.find(pattern)
+            # First fit: the slots used last are taken first, while they are still in the processor's cache.
+            first = self._free.find(b"\x01" * count)
             if first >= 0:
                 self._free[first : first + count] = bytes(count)
-                self._next = first + count
                 slab, place = divmod(first, self.num_slots + 1)
                 memory = self._slabs[slab]
                 assert memory is not None

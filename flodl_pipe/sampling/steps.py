@@ -94,6 +94,16 @@ class Steps:
         self._full = self._cut(global_batch)
         self._full_weight = self._full[1] * world_size / global_batch
 
+    def with_global_batch(self, global_batch: int) -> "Steps":
+        """Return the steps of the same epoch and rank with another global batch.
+
+        Raises:
+            ConfigError: as the class.
+        """
+        return Steps(
+            self.num_picks, global_batch, self.drop_last, rank=self.rank, world_size=self.world_size
+        )
+
     @property
     def max_rows(self) -> int:
         """Most rows this rank ever gets in a step."""

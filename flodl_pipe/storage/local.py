@@ -22,7 +22,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage import kernel
 from flodl_pipe.storage.handles import open_pinned
 from flodl_pipe.storage.mapped import MappedReader
-from flodl_pipe.storage.pins import FilePin, pin_file, require_pinned
+from flodl_pipe.storage.pins import FilePin, pin_file, require_all_pinned, require_pinned
 from flodl_pipe.storage.queued import QueuedReader, queue_supported
 from flodl_pipe.units import format_count
 
@@ -155,8 +155,7 @@ class LocalBlobs:
         if broken is not None:
             row, inside = broken
             raise self._why_short(int(blobs[row]), int(offsets[row]) + inside)
-        for blob in touched.tolist():
-            require_pinned(self._names[blob], self._pins[blob])
+        require_all_pinned(self._names, self._pins, touched.tolist())
 
     def _read_each(self, blobs: IndexArray, offsets: IndexArray, rows: IndexArray, out: ByteArray) -> None:
         """Read rows one by one, straight into place, with one file open at a time."""
