@@ -4,6 +4,7 @@ Built once per global batch. The engine holds no reference to the loader, so tha
 """
 
 import contextlib
+import os
 import threading
 from typing import final
 
@@ -82,6 +83,12 @@ class Engine:
             keep_digest=keep_digest,
         )
         self._reading: Reading | None = None
+        self._process = os.getpid()
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that built the engine, and no forked child of it."""
+        return os.getpid() == self._process
 
     @property
     def mode(self) -> tuple[str, str]:
@@ -110,7 +117,9 @@ class Engine:
             self._resident.start()
 
     def close(self) -> None:
-        """Stop every thread, give back grants and files."""
+        """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
+        if not self.is_own_process:
+            return
         if self._reading is not None:
             self._reading.stop()
         if self._resident is not None:

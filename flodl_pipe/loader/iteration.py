@@ -73,6 +73,7 @@ class LoaderIterator(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._ended is not None:
             raise LoaderError(self._ended)
+        self._reading.require_own_process()
         ahead = self._reading.ahead
         if self._done or self._next_step >= ahead.num_steps:
             if not self._done:

@@ -168,6 +168,10 @@ class Loader:
     def _start(self, epoch: int, position: int) -> LoaderIterator:
         if self._closed:
             raise LoaderError("this loader was closed; build a new one")
+        if not self._engine.is_own_process:
+            # Threads did not follow the fork, and locks may have been held by them: build afresh.
+            self._iterator = None
+            self._rebuild(self._engine.steps.global_batch)
         why = "a second iterator over this loader ended this one; a loader has one live iterator, build two loaders"
         if self._end_iterator(why):
             _log.warning("%s", why)

@@ -75,17 +75,24 @@ class Reading:
         for thread in self._threads:
             thread.start()
 
-    def take(self) -> Group:
-        """Return the next group, waiting for it if need be. The one before must have been handed out whole.
+    def require_own_process(self) -> None:
+        """Refuse to go on in a forked child, which has no readers.
 
         Raises:
-            LoaderError: in a forked child, which has no readers, or after :meth:`stop`.
+            LoaderError: if this is not the process that made the pass.
         """
         if os.getpid() != self._process:
             raise LoaderError(
                 f"this iterator belongs to process {self._process}, and its readers did not follow the fork into "
                 f"process {os.getpid()}; call iter(loader) in the child"
             )
+
+    def take(self) -> Group:
+        """Return the next group, waiting for it if need be. The one before must have been handed out whole.
+
+        Raises:
+            LoaderError: after :meth:`stop`.
+        """
         asked_s = time.perf_counter()
         if self._group is not None and self._taken_s is not None:
             self._pace.loop_took(asked_s - self._taken_s, self._group.num_steps)

@@ -1,0 +1,101 @@
+"""What iter(), epoch() and set_epoch() do, in every order a training loop may call them."""
+
+import logging
+
+import pytest
+
+from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.loader import Loader
+from tests.loader.sources import Numbers, ids
+
+
+@pytest.fixture
+def loader():
+    with Loader(Numbers(40), batch_size=4, seed=3) as loader:
+        yield loader
+
+
+@pytest.fixture
+def epochs():
+    with Loader(Numbers(40), batch_size=4, seed=3) as loader:
+        return [ids(loader.epoch(epoch)) for epoch in range(4)]
+
+
+def test_passes_follow_each_other_without_set_epoch(loader, epochs):
+    assert [ids(loader), ids(loader), ids(loader)] == epochs[:3]
+
+
+def test_epoch_n_can_be_asked_for_in_any_order(loader, epochs):
+    assert [ids(loader.epoch(epoch)) for epoch in (2, 0, 2, 1)] == [epochs[epoch] for epoch in (2, 0, 2, 1)]
+    assert ids(loader) == epochs[2]  # after epoch 1 the next one
+
+
+def test_set_epoch_wins(loader, epochs):
+    ids(loader)
+    loader.set_epoch(0)
+    assert ids(loader) == epochs[0]
+
+
+def test_a_pass_that_was_broken_off_starts_over(loader, epochs):
+    for _ in range(5):
+        for _ in loader:
+            break
+    assert ids(loader) == epochs[0]
+    assert ids(loader) == epochs[1]
+
+
+def test_a_second_iterator_ends_the_first_aloud(loader, epochs, caplog):
+    first = iter(loader)
+    next(first)
+    with caplog.at_level(logging.WARNING, logger="flodl_pipe"):
+        second = iter(loader)
+    assert "a second iterator" in caplog.text
+    with pytest.raises(LoaderError, match="a second iterator over this loader ended this one"):
+        next(first)
+    assert ids(second) == epochs[0]
+
+
+def test_an_exhausted_iterator_stays_exhausted(loader):
+    iterator = iter(loader)
+    ids(iterator)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+def test_an_iterator_is_its_own_iterator(loader):
+    iterator = iter(loader)
+    assert iter(iterator) is iterator
+
+
+@pytest.mark.parametrize("call", ["epoch", "set_epoch"])
+def test_a_negative_epoch_is_refused(loader, call):
+    with pytest.raises(ValueError, match="counted from 0, got -1"):
+        getattr(loader, call)(-1)
+
+
+def test_a_closed_loader_says_so(loader):
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    loader.close()
+    with pytest.raises(LoaderError, match="closed"):
+        next(iterator)
+    with pytest.raises(LoaderError, match="was closed; build a new one"):
+        iter(loader)
+
+
+def test_counts_are_what_iteration_gives(loader):
+    assert len(loader) == loader.num_batches == len(ids(loader)) == 10
+    assert (loader.num_samples, loader.batch_size, loader.global_batch_size) == (40, 4, 4)
+    assert loader.dataset is loader._source
+    assert loader.device.type == "cpu"
+    assert not loader.pin_memory
+    statistics = loader.statistics()
+    assert (statistics.num_steps, statistics.num_samples) == (10, 40)
+    assert statistics.stored_bytes == 40 * 11
+    assert statistics.delivered_bytes == 40 * 20
+
+
+def test_the_loader_describes_itself(loader):
+    assert repr(loader) == "Loader(Numbers, 40 samples, batch 4, 10 batches an epoch, resident)"

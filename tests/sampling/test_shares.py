@@ -1,0 +1,27 @@
+"""Shares: whole numbers, by largest remainder."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flodl_pipe.sampling.shares import cut
+
+
+@given(rows=st.integers(0, 10_000), ratios=st.lists(st.integers(1, 1000), min_size=1, max_size=40))
+def test_shares_add_up_and_are_within_one_row_of_the_ratio(rows, ratios):
+    shares = cut(rows, ratios)
+    assert sum(shares) == rows
+    for share, ratio in zip(shares, ratios, strict=True):
+        assert abs(share - Fraction(rows * ratio, sum(ratios))) < 1
+
+
+def test_left_over_rows_go_to_lower_ranks_first():
+    assert cut(10, (1, 1, 1, 1)) == (3, 3, 2, 2)
+
+
+@pytest.mark.parametrize("ratios", [(), (1, 0), (1, -2)])
+def test_ratios_that_are_not_positive_are_refused(ratios):
+    with pytest.raises(ValueError, match="positive"):
+        cut(4, ratios)
