@@ -3,7 +3,7 @@
 #   make run     install into .venv and run the main job          make run ARGS="+recipe=nanogpt_bin"
 #   make test    install into .venv and run the tests             make test ARGS="tests/batch -x"
 #   make lint    check style and types
-#   make bench   run the benchmarks; minutes
+#   make bench   run the benchmarks; minutes                      make bench ARGS=tests/benchmarks/tokens.py
 #   make clean   remove what these made
 #
 # Everything may be repeated: packages are installed again only when pyproject.toml or constraints.txt have changed.
@@ -30,7 +30,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-test
-	$(BIN)/python -m pytest --override-ini=addopts= --import-mode=importlib -q -s $(or $(ARGS),tests/benchmarks)
+	@set -e; for script in $(or $(ARGS),tests/benchmarks/*.py); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
 
 clean:
 	rm -rf $(VENV) dist build outputs multirun .mypy_cache .pytest_cache .ruff_cache .hypothesis
