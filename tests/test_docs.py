@@ -43,14 +43,15 @@ def run(tmp_path):
 
 
 def test_the_readme_has_the_examples_tested_here():
-    assert [len(blocks(language)) for language in ("yaml", "bash", "python")] == [1, 1, 2]
+    assert [len(blocks(language)) for language in ("yaml", "bash", "python")] == [1, 2, 2]
 
 
-@pytest.mark.parametrize("line", blocks("bash")[0].splitlines())
-def test_the_commands_of_the_readme_run(run, line):
-    program, *argv = shlex.split(line)
-    assert program == "flodl-pipe"
-    assert run("-m", "flodl_pipe", *argv)
+@pytest.mark.parametrize("commands", blocks("bash"), ids=["run", "resume"])
+def test_the_commands_of_the_readme_run(run, commands):
+    for line in commands.splitlines():
+        program, *argv = shlex.split(line)
+        assert program == "flodl-pipe"
+        assert run("-m", "flodl_pipe", *argv)
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=["load", "resume"])
