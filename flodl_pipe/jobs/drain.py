@@ -116,6 +116,7 @@ class Drain:
         finally:
             self.took_s = time.perf_counter() - self._began
             self.memory.look()
+            view.update(self.moment())
         self._save()
         return end
 

@@ -1,0 +1,116 @@
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flodl_pipe.config.compose import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = ("FLODL_PIPE_CONFIG_PATH", "HYDRA_FULL_ERROR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS")
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path, monkeypatch):
+    """An empty working directory, no rank; Hydra sets up logging for a whole process, so it is put back."""
+    for name in OUTSIDE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        if handler not in root.handlers:
+            root.addHandler(handler)
+    root.setLevel(level)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """Write a raw uint16 shard of some tokens; returns its path."""
+
+    def write(num_tokens=1000, name="part-0.bin", seed=0):
+        ids = np.random.default_rng(seed).integers(0, 60000, num_tokens).astype("<u2")
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(ids.tobytes())
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def config(tokens, tmp_path):
+    """Compose a small pipeline: windows of 8 tokens, 4 to a batch, over ``part-0.bin`` (124 windows, 31 steps)."""
+
+    def compose(*overrides):
+        if not (tmp_path / "part-0.bin").exists():
+            tokens()
+        return load_config(
+            "source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8",
+            "loader.batch_size=4", *overrides,
+        )  # fmt: skip
+
+    return compose
+
+
+@pytest.fixture
+def table(capsys):
+    """Run a job in this process; returns what it returned and the rows of its table."""
+
+    def run(main, config):
+        capsys.readouterr()
+        value = main(config)
+        return value, rows(capsys.readouterr().out)
+
+    return run
+
+
+def rows(text):
+    """Read a printed table back: name -> value, wrapped lines joined."""
+    found, name = {}, None
+    for line in text.splitlines():
+        if not line.startswith("  "):
+            name = None
+        elif line[2] != " ":
+            name, _, value = line.strip().partition("  ")
+            found[name] = value.strip()
+        elif name is not None:
+            found[name] += f" {line.strip()}"
+    return found
+
+
+@pytest.fixture
+def saved():
+    """Read a save file as JSON."""
+    return lambda path: json.loads(Path(path).read_text())
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the program in this process; returns (status, stdout, stderr)."""
+    from flodl_pipe.cli.main import main
+
+    def run(*argv):
+        status = 0
+        try:
+            main(argv)
+        except SystemExit as stop:
+            status = stop.code or 0
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Command line and options to start the program in a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name not in OUTSIDE}
+    return [sys.executable, "-m", "flodl_pipe"], {"cwd": tmp_path, "env": {**inherited, "PYTHONPATH": str(ROOT)}}

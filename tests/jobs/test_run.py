@@ -1,0 +1,307 @@
+"""Draining a pipeline: how far it goes, what it reports, and that a resumed run is the run."""
+
+import logging
+import signal
+
+import numpy as np
+import pytest
+
+from flodl_pipe.errors import ConfigError, ResumeError, SourceError
+from flodl_pipe.jobs.run import main
+from flodl_pipe.keyed.digest import Digest, row_hashes
+
+SAVE = ("job.save=place.json",)
+
+
+def expected_digest(path, epochs=1, batch=4):
+    """The digest of whole batches of windows in storage order, worked out from the file's bytes."""
+    ids = np.fromfile(path, dtype="<u2")
+    windows = np.lib.stride_tricks.sliding_window_view(ids, 9)[::8]
+    samples = np.arange(len(windows) // batch * batch)
+    digest = Digest()
+    for epoch in range(epochs):
+        digest.add(
+            row_hashes(
+                [np.ascontiguousarray(windows[samples])],
+                epoch=epoch,
+                positions=samples,
+                samples=samples,
+                repeats=np.zeros(len(samples), dtype=np.int64),
+            )
+        )
+    return digest.hex()
+
+
+def test_an_epoch_of_given_files_is_delivered_whole(table, config, tokens):
+    path = tokens()
+    value, rows = table(main, config("sampling.shuffle=false"))
+    assert rows["end"] == "finished, 1 epoch"
+    assert rows["steps"] == "31"
+    assert rows["samples"] == "124"
+    assert rows["digest"] == expected_digest(path)
+    assert rows["files"].replace(" ", "") == f"1(raw),first{path}"  # long paths wrap
+    assert value > 0
+
+
+def test_the_digest_covers_every_epoch(table, config, tokens):
+    path = tokens()
+    _, rows = table(main, config("sampling.shuffle=false", "job.epochs=3"))
+    assert (rows["epoch"], rows["steps"]) == ("3 of 3", "93")
+    assert rows["digest"] == expected_digest(path, epochs=3)
+
+
+@pytest.mark.parametrize("loader", ["mode=streaming", "readers=0", "prefetch=1", "readers=3"])
+def test_knobs_of_the_loader_do_not_change_the_digest(table, config, loader):
+    _, plain = table(main, config("job.epochs=2"))
+    _, other = table(main, config("job.epochs=2", f"loader.{loader}"))
+    assert plain["digest"] == other["digest"]
+
+
+def test_another_seed_changes_the_digest(table, config):
+    _, one = table(main, config())
+    _, other = table(main, config("sampling.seed=43"))
+    assert one["digest"] != other["digest"]
+
+
+@pytest.mark.parametrize(("steps", "epoch"), [(1, "1 of 2"), (31, "1 of 2"), (32, "2 of 2"), (62, "2 of 2")])
+def test_max_steps_counts_over_epochs(table, config, steps, epoch):
+    _, rows = table(main, config("job.epochs=2", f"job.max_steps={steps}"))
+    assert (rows["steps"], rows["epoch"]) == (str(steps), epoch)
+    assert rows["end"] == f"stopped at job.max_steps={steps}"
+
+
+def test_epochs_end_a_run_before_a_larger_max_steps(table, config):
+    _, rows = table(main, config("job.max_steps=1000"))
+    assert rows["end"] == "finished, 1 epoch"
+    assert rows["steps"] == "31"
+
+
+def test_what_an_epoch_leaves_out_is_said(config, tokens, caplog):
+    tokens(1000 - 8)
+    with caplog.at_level(logging.INFO):
+        main(config())
+    assert (
+        "123 samples, 30 steps of 4 rows an epoch; the last 3 samples of each epoch fill no batch and are left out "
+        "(sampling.drop_last=true)" in caplog.text
+    )
+
+
+def test_the_table_tells_what_was_measured(table, config):
+    _, rows = table(main, config("job.step_time_s=0.002"))
+    assert rows["mode"].startswith("resident: the whole set takes 1.95 KiB")
+    assert all(unit in rows["rate"] for unit in (" samples/s, ", " tokens/s, ", "KiB/s as stored"))
+    assert rows["wait share"].endswith(" % of that time the loop waited for data")
+    assert "Python and its libraries included" in rows["peak RSS"]
+    assert "when the loop began" in rows["peak anonymous"]
+    assert rows["granted"].startswith("ring ")
+    assert rows["cursor"] == "not saved (job.save is not set)"
+    assert rows["first batch"].startswith("after ")
+
+
+def test_a_step_takes_the_time_it_pretends_to_compute(table, config):
+    value, rows = table(main, config("job.max_steps=4", "job.step_time_s=0.05"))
+    assert 0 < value <= 4 * 4 / 0.2
+    assert float(rows["wait share"].split()[0]) < 50
+
+
+def test_records_have_no_tokens(table, tmp_path):
+    from flodl_pipe.config.compose import load_config
+
+    (tmp_path / "data.rec").write_bytes(bytes(range(64)))
+    cfg = load_config(
+        *("source=records", "source.path=data.rec", "source.record_bytes=4", "loader.batch_size=4"),
+        "source.fields={input: {offset: 0, dtype: uint8, shape: [4]}}",
+    )
+    _, rows = table(main, cfg)
+    assert rows["samples"] == "16"
+    assert "tokens/s" not in rows["rate"]
+
+
+# ---- save and resume ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [1, 7, 30, 31, 32, 61, 62, 93])
+@pytest.mark.parametrize("drop_last", ["true", "false", "pad"])
+def test_a_resumed_run_is_the_run(table, config, tokens, first, drop_last):
+    tokens(1000 - 8)  # 123 windows: the last batch is short
+    run = ("job.epochs=3", f"sampling.drop_last={drop_last}")
+    _, whole = table(main, config(*run))
+    table(main, config(*run, *SAVE, f"job.max_steps={first}"))
+    other = ("loader.readers=0", "loader.mode=streaming", "job.resume=place.json", *SAVE)
+    table(main, config(*run, *other, f"job.max_steps={first + 1}"))
+    _, rest = table(main, config(*run, "job.resume=place.json"))
+    assert rest["digest"] == whole["digest"]
+    done = min(first + 1, int(whole["steps"]))
+    assert rest["steps"] == f"{whole['steps']} ({done} before, {int(whole['steps']) - done} now)"
+
+
+def test_the_file_holds_place_and_digest_of_the_same_step(table, config, saved):
+    digests = []
+    for steps in (5, 10, 13):
+        table(main, config("job.save=place.json", f"job.max_steps={steps}"))
+        record = saved("place.json")
+        assert (record["num_steps"], record["loader"]["position"], record["num_rows"]) == (steps, 4 * steps, 4 * steps)
+        digests.append(record["digest"])
+    # The same places, saved on the way by one run.
+    seen = []
+    import flodl_pipe.jobs.drain as module
+
+    write = module.write_saved
+
+    def spy(path, record):
+        write(path, record)
+        seen.append((record.num_steps, record.digest))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "write_saved", spy)
+        table(main, config("job.save=place.json", "job.save_every_steps=5", "job.max_steps=13"))
+    assert seen == list(zip((5, 10, 13), digests, strict=True))
+
+
+def test_a_complete_run_says_so_and_changes_nothing(table, config, saved, caplog):
+    _, whole = table(main, config(*SAVE))
+    before = saved("place.json")
+    with caplog.at_level(logging.INFO):
+        value, rows = table(main, config("job.resume=place.json", *SAVE))
+    assert value == 0.0
+    assert rows["end"] == "nothing was left to do: the run was complete already, job.epochs=1"
+    assert rows["steps"] == "31 (31 before, 0 now)"
+    assert rows["digest"] == whole["digest"]
+    assert saved("place.json") == before
+    assert "nothing is left to do" in caplog.text
+
+
+def test_more_epochs_continue_a_complete_run(table, config):
+    _, whole = table(main, config("job.epochs=2"))
+    table(main, config(*SAVE))
+    _, rows = table(main, config("job.epochs=2", "job.resume=place.json"))
+    assert rows["digest"] == whole["digest"]
+    assert rows["steps"] == "62 (31 before, 31 now)"
+
+
+def test_the_saved_global_batch_is_kept(table, config, caplog):
+    _, whole = table(main, config())
+    table(main, config(*SAVE, "job.max_steps=10"))
+    _, rows = table(main, config("job.resume=place.json", "loader.batch_size=8"))
+    assert rows["digest"] == whole["digest"]
+    assert rows["steps"] == "31 (10 before, 21 now)"
+    assert "resuming with the saved global batch of 4" in caplog.text
+
+
+def test_one_path_for_both_starts_anew_once_and_says_so(table, config, caplog):
+    both = ("job.resume=place.json", *SAVE)
+    _, whole = table(main, config())
+    with caplog.at_level(logging.INFO):
+        table(main, config(*both, "job.max_steps=3"))
+    assert "place.json is not there yet: the run starts anew" in caplog.text
+    _, rows = table(main, config(*both))
+    assert rows["digest"] == whole["digest"]
+    assert rows["steps"] == "31 (3 before, 28 now)"
+
+
+def test_a_new_run_over_an_old_place_is_said(table, config, caplog):
+    table(main, config(*SAVE))
+    table(main, config(*SAVE, "job.max_steps=1"))
+    assert "holds the place of an earlier run and will be written over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("sampling.seed=7", "order saved: uniform"),
+        ("sampling.shuffle=false", "order now:   sequential"),
+        ("source.seq_len=4", "data saved: token_shards"),
+    ],
+)
+def test_another_stream_is_refused_with_both_sides(config, change, text):
+    main(config(*SAVE, "job.max_steps=3"))
+    with pytest.raises(ResumeError, match="this state belongs to another stream of samples") as caught:
+        main(config("job.resume=place.json", change))
+    assert text in str(caught.value)
+    assert "place.json: " in str(caught.value)
+
+
+def test_changed_data_is_refused(config, tokens):
+    main(config(*SAVE, "job.max_steps=3"))
+    tokens(seed=1)
+    with pytest.raises(ResumeError, match="data saved: "):
+        main(config("job.resume=place.json"))
+
+
+def test_a_missing_file_to_resume_from_is_an_error(config):
+    with pytest.raises(ResumeError, match=r"nowhere\.json: no such file; name a file that job\.save wrote"):
+        main(config("job.resume=nowhere.json", *SAVE))
+
+
+def test_a_save_that_cannot_be_written_is_found_out_at_once(config):
+    with pytest.raises(ConfigError, match=r"job\.save: there is no folder .*/nowhere; make it, or save elsewhere"):
+        main(config("job.save=nowhere/place.json"))
+
+
+# ---- the ends of a run ----------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_saves_the_place_and_ends_between_two_steps(table, config, capsys, saved):
+    import flodl_pipe.jobs.drain as module
+
+    _, whole = table(main, config())
+    sleep = module.Interrupt.sleep
+    slept = []
+
+    def press(self, seconds):
+        slept.append(seconds)
+        if len(slept) == 6:
+            signal.raise_signal(signal.SIGINT)
+        sleep(self, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Interrupt, "sleep", press)
+        with pytest.raises(KeyboardInterrupt):
+            main(config(*SAVE, "job.step_time_s=0.001"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    out = capsys.readouterr().out
+    assert "interrupted after 6 steps of 31; go on with" in out
+    assert saved("place.json")["num_steps"] == 6
+    _, rows = table(main, config("job.resume=place.json"))
+    assert rows["digest"] == whole["digest"]
+
+
+def test_a_second_ctrl_c_ends_at_once(config, monkeypatch):
+    import flodl_pipe.jobs.drain as module
+
+    def press(self, seconds):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(module.Interrupt, "sleep", press)
+    with pytest.raises(KeyboardInterrupt):
+        main(config("job.step_time_s=0.001"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_damaged_data_ends_the_run_after_the_place_before_it_was_saved(config, table, tokens, saved):
+    path = tokens()
+    limited = ("source.vocab_size=60000", "sampling.shuffle=false", "loader.mode=streaming")
+    good = np.fromfile(path, dtype="<u2")
+    bad = good.copy()
+    bad[8 * 50] = 65000  # in window 50, step 12
+    bad.tofile(path)
+    with pytest.raises(SourceError, match="65000"):
+        main(config(*limited, *SAVE))
+    record = saved("place.json")
+    assert (record["num_steps"], record["loader"]["position"]) == (12, 48)
+
+
+def test_a_failed_save_stops_the_run_and_the_one_before_stays(config, saved, monkeypatch):
+    import pathlib
+
+    main(config(*SAVE, "job.max_steps=2"))
+    before = saved("place.json")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "replace", full)
+    with pytest.raises(ResumeError, match=r"place\.json: the save at step \d+ could not be written \(No space left"):
+        main(config("job.resume=place.json", *SAVE, "job.save_every_steps=3"))
+    assert saved("place.json") == before
