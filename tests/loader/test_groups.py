@@ -1,0 +1,110 @@
+"""The sequence table: groups in order, parts shared, credits bounding what is in flight."""
+
+import threading
+
+import pytest
+
+from flodl_pipe.loader.groups import Group, SequenceTable
+
+
+def table(num_steps=10, *, portion=(4, 8), last_is_short=False, chunk_steps=1000, step_parts=1):
+    return SequenceTable(
+        num_steps,
+        last_is_short=last_is_short,
+        chunk_steps=chunk_steps,
+        step_parts=step_parts,
+        portion=portion,
+        new_group=lambda first, count, parts: Group(first, count, parts, []),
+    )
+
+
+def sizes(found):
+    """Claim everything, giving credit at once, and return (first step, number of steps) of each group."""
+    result = []
+    while (part := found.claim(wait=False)) is not None:
+        group, _ = part
+        found.finish(group)
+        assert found.take() is group
+        found.give_credit(group.num_steps)
+        result.append((group.first_step, group.num_steps))
+    return result
+
+
+def test_groups_cover_the_steps_in_order():
+    assert sizes(table()) == [(0, 4), (4, 4), (8, 2)]
+
+
+def test_a_short_last_step_is_a_group_of_its_own():
+    assert sizes(table(9, last_is_short=True)) == [(0, 4), (4, 4), (8, 1)]
+    assert sizes(table(8, last_is_short=True)) == [(0, 4), (4, 3), (7, 1)]
+
+
+def test_groups_end_at_chunks():
+    assert sizes(table(chunk_steps=3)) == [(0, 3), (3, 3), (6, 3), (9, 1)]
+
+
+def test_credits_bound_what_is_in_flight():
+    found = table(100)
+    first, _ = found.claim(wait=False)
+    found.claim(wait=False)
+    assert found.claim(wait=False) is None
+    found.finish(first)
+    assert found.take() is first
+    assert found.claim(wait=False) is None, "a group that is being handed out still counts"
+    found.give_credit(first.num_steps)
+    assert found.claim(wait=False)[0].first_step == 8
+
+
+def test_a_group_larger_than_the_credits_can_still_be_opened():
+    assert sizes(table(6, portion=(4, 1))) == [(0, 4), (4, 2)]
+
+
+def test_a_changed_portion_holds_for_the_groups_to_come():
+    found = table(100)
+    found.claim(wait=False)
+    found.set_portion(10, 20)
+    assert found.claim(wait=False)[0].num_steps == 10
+
+
+def test_groups_are_taken_in_order_whatever_finishes_first():
+    found = table()
+    first, second = found.claim(wait=False)[0], found.claim(wait=False)[0]
+    found.finish(second)
+    assert not found.is_ready()
+    found.finish(first)
+    assert found.is_ready()
+    assert [found.take(), found.take()] == [first, second]
+
+
+def test_a_group_is_ready_when_its_last_part_is():
+    found = table(2, portion=(1, 4), step_parts=3)
+    parts = [found.claim(wait=False) for _ in range(3)]
+    assert [part for _, part in parts] == [0, 1, 2]
+    group = parts[0][0]
+    for left in (2, 1, 0):
+        found.finish(group)
+        assert found.is_ready() == (left == 0)
+
+
+@pytest.mark.parametrize("waiting", ["claim", "take"])
+def test_stop_ends_every_wait(waiting):
+    found = table(100)
+    for _ in range(2):
+        found.claim(wait=False)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(getattr(found, waiting)()))
+    thread.start()
+    found.stop()
+    thread.join(timeout=5)
+    assert results == [None]
+    assert found.claim() is None
+    assert len(found.drain()) == 2
+
+
+def test_the_earliest_error_of_a_group_counts():
+    group = Group(0, 8, 1, [])
+    late, early = ValueError("late"), ValueError("early")
+    group.fail(late, 5)
+    group.fail(early, 2)
+    group.fail(late, 7)
+    assert (group.error, group.failed_step) == (early, 2)

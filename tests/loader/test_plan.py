@@ -1,0 +1,121 @@
+"""The plan: pure arithmetic from sizes, knobs and shares, a reason with every choice."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flodl_pipe.errors import StagingError
+from flodl_pipe.loader.pace import Pace
+from flodl_pipe.loader.plan import Knobs, Sizes, plan_engine
+from flodl_pipe.memory.budget import Grant
+
+MIB, GIB = 1 << 20, 1 << 30
+AUTO = Knobs("auto", "auto", "auto")
+
+
+def sizes(**changes):
+    tokens = {
+        "step_rows": 32,
+        "stored_row_bytes": 2050,
+        "slot_bytes": 512 << 10,
+        "resident_bytes": 400 * 10**6,
+        "thread_safe": True,
+    }
+    return Sizes(**{**tokens, **changes})
+
+
+def plan(knobs=AUTO, share=8 * GIB, held=0, cpus=2, **changes):
+    return plan_engine(knobs, sizes(**changes), share=Grant(share, "a test"), held_bytes=held, num_cpus=cpus)
+
+
+def test_tokens_that_fit_are_resident_beside_a_ring():
+    found = plan()
+    assert (found.mode, found.resident_bytes) == ("resident", 400 * 10**6)
+    assert (found.num_readers, found.group_steps, found.quick_depth, found.depth) == (1, 8, 32, 96)
+    assert found.ring_bytes < 60 * MIB
+
+
+def test_what_does_not_fit_is_streamed_and_both_numbers_are_said():
+    found = plan(resident_bytes=9 * GIB)
+    assert found.mode == "streaming"
+    assert found.why.startswith("the whole set takes 9.00 GiB, and only 7.9")
+
+
+def test_what_others_hold_counts():
+    assert plan(resident_bytes=5 * GIB).mode == "resident"
+    assert plan(resident_bytes=5 * GIB, held=4 * GIB).mode == "streaming"
+
+
+def test_forcing_what_cannot_fit_is_refused():
+    with pytest.raises(StagingError, match=r"the whole set takes 9\.00 GiB, and 7\.9\d GiB.*\(a test\).*ram_max_usage"):
+        plan(Knobs("resident", "auto", "auto"), resident_bytes=9 * GIB)
+
+
+def test_readers_follow_the_processors_and_the_source():
+    assert [plan(cpus=cpus).num_readers for cpus in (1, 2, 3, 64)] == [1, 1, 2, 4]
+    assert plan(cpus=64, thread_safe=False).num_readers == 1
+    assert plan(Knobs("auto", "auto", 9), cpus=1).num_readers == 9
+
+
+def test_a_given_depth_is_kept():
+    found = plan(Knobs("auto", 5, "auto"))
+    assert (found.depth, found.quick_depth) == (5, 5)
+    assert found.group_steps <= 2
+
+
+def test_inline_reads_one_step_at_a_time():
+    found = plan(Knobs("auto", "auto", 0))
+    assert (found.depth, found.group_steps, found.max_group_steps, found.step_parts) == (1, 1, 1, 1)
+
+
+def test_large_steps_are_split_among_readers():
+    image_batch = {"step_rows": 512, "stored_row_bytes": 150_528, "slot_bytes": 512 * 150_528}
+    found = plan(cpus=8, **image_batch)
+    assert (found.group_steps, found.step_parts, found.depth) == (1, 4, 4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.integers(1, 10_000),
+    row=st.integers(1, 1 << 20),
+    widen=st.integers(1, 8),
+    share=st.integers(0, 64 * GIB),
+    cpus=st.integers(1, 64),
+    prefetch=st.sampled_from(["auto", 1, 3, 100]),
+    readers=st.sampled_from(["auto", 0, 1, 7]),
+)
+def test_whatever_the_sizes_grants_are_consistent(rows, row, widen, share, cpus, prefetch, readers):
+    slot = -(-rows * row * widen // 4096) * 4096
+    found = plan(
+        Knobs("auto", prefetch, readers), share, cpus=cpus, step_rows=rows, stored_row_bytes=row, slot_bytes=slot
+    )
+    assert 1 <= found.group_steps <= found.max_group_steps
+    assert found.group_steps <= found.quick_depth <= found.depth
+    assert found.num_slots * slot <= found.ring_bytes
+    assert found.ring_bytes + found.resident_bytes <= found.share.num_bytes
+    assert found.step_parts == 1 or found.max_group_steps == 1
+
+
+def test_a_quick_loop_gets_small_groups_and_a_slower_one_groups_that_last():
+    found = plan()
+    pace = Pace(found)
+    assert pace.portion() == (8, 32)
+    pace.loop_took(8 * 20e-6, 8)
+    assert pace.portion() == (8, 32)
+    for _ in range(50):
+        pace.loop_took(8 * 1e-3, 8)
+    assert pace.portion() == (found.max_group_steps, 96)
+    for _ in range(50):
+        pace.loop_took(8 * 0.5, 8)
+    assert pace.portion() == (8, 96)
+
+
+def test_only_a_loop_faster_than_its_readers_reads_along():
+    pace = Pace(plan())
+    assert not pace.loop_should_help
+    pace.fill_took(8 * 25e-6, 8)
+    pace.loop_took(8 * 10e-6, 8)
+    assert pace.loop_should_help
+    for _ in range(50):
+        pace.loop_took(8 * 1e-3, 8)
+    assert not pace.loop_should_help

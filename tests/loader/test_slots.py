@@ -1,0 +1,81 @@
+"""Slots: side by side, reused when their lease ends, unmapped when they were one slab too many."""
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.loader.slots import SlotLayout, SlotPool
+
+SPEC = SampleSpec.of(flag=("uint8", ()), grid=("float64", (3, 2)))
+
+
+@pytest.fixture
+def layout():
+    return SlotLayout(SPEC, 5)
+
+
+def test_fields_are_aligned_and_slots_start_on_pages(layout):
+    assert layout.offsets == [0, 64]
+    assert layout.slot_bytes == 4096
+
+
+def test_group_views_and_lease_views_are_the_same_memory(layout):
+    pool = SlotPool(layout, 4)
+    (run,) = pool.take(3)
+    views = layout.group_views(run, 5)
+    assert views["grid"].shape == (3, 5, 3, 2)
+    for name, view in views.items():
+        view[...] = np.arange(view.size).reshape(view.shape) % 200
+        assert name in SPEC.names
+    for slot in range(3):
+        flag, grid = layout.lease_views(pool.lease(run.first + slot), 5)
+        assert np.array_equal(flag, views["flag"][slot])
+        assert np.array_equal(grid, views["grid"][slot])
+        assert grid.flags.c_contiguous
+
+
+def test_a_slot_is_taken_again_only_when_its_lease_has_ended(layout):
+    pool = SlotPool(layout, 2)
+    (run,) = pool.take(2)
+    leases = [pool.lease(slot) for slot in (run.first, run.first + 1)]
+    (other,) = pool.take(1)
+    assert pool.num_mapped == 4
+    assert other.memory is not run.memory
+    view = layout.lease_views(leases[0], 5)[1]
+    del leases
+    gc.collect()
+    (again,) = pool.take(1)
+    assert again.first == run.first + 1  # the first one is still seen through `view`
+    assert view.shape == (5, 3, 2)
+
+
+def test_a_slot_that_was_never_leased_can_be_put_back(layout):
+    pool = SlotPool(layout, 2)
+    (run,) = pool.take(2)
+    for slot in (run.first, run.first + 1):
+        pool.put_back(slot)
+    assert pool.take(2) == [run]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_slot_is_ever_held_twice(data):
+    layout = SlotLayout(SPEC, 1)
+    pool = SlotPool(layout, 6)
+    held: dict[int, object] = {}
+    for _ in range(40):
+        if held and data.draw(st.booleans()):
+            del held[data.draw(st.sampled_from(sorted(held)))]
+        else:
+            for run in pool.take(data.draw(st.integers(1, 9))):
+                for slot in range(run.first, run.first + run.num_slots):
+                    assert slot not in held
+                    held[slot] = pool.lease(slot)
+    most = pool.num_mapped
+    held.clear()
+    pool.take(1)
+    assert pool.num_mapped <= 6 < most or most == 6
