@@ -42,7 +42,7 @@ def print_sections(sections: Sequence[Section], file: TextIO) -> None:
     """Print sections one below the other, with their values in one column."""
     terminal = is_terminal(file)
     # A stream that cannot write every character gets escapes for what it lacks.
-    encoding = getattr(file, "encoding", None) or "utf-8"
+    encoding = file.encoding or "utf-8"
     paper = Console(file=file, force_terminal=terminal)
     width = min(paper.width, _MAX_WIDTH)
     label_width = max((len(name) for section in sections for name, _ in section.rows), default=0)
