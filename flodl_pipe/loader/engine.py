@@ -97,6 +97,11 @@ class Engine:
             return "streaming", f"the resident set was given up: {self._resident.given_up}"
         return self.plan.mode, self.plan.why
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the resident set is complete."""
+        return self._resident is not None and self._resident.is_ready
+
     def read(self, epoch: int, position: int) -> Reading:
         """Start reading an epoch from a position.
 

@@ -12,10 +12,11 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.sections import check_section
-from flodl_pipe.errors import LoaderError, ResumeError
+from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.iteration import LoaderIterator
 from flodl_pipe.loader.outline import first_global_batch
+from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
@@ -100,11 +101,7 @@ class Loader:
         self._context = context or RunContext()
         self._source = source
         self._counters = Counters(source.spec.row_bytes, source.delivered.row_bytes, keep_digest=keep_digest)
-        self._epoch = 0
-        self._position = 0
-        # What the next iter() does: continue at a loaded cursor, go on to the next epoch, or start the epoch over.
-        self._next: Literal["loaded", "next epoch", "start over"] = "start over"
-        self._epoch_was_set = False
+        self._passes = Passes()
         self._closed = False
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._engine = self._build(first_global_batch(self._config, self._context))
@@ -129,14 +126,8 @@ class Loader:
         self._finalizer = weakref.finalize(self, self._engine.close)
         self._closed = False
 
-    # ---- iteration ----------------------------------------------------------------------------------------------
-
     def __iter__(self) -> LoaderIterator:
-        if self._next == "loaded":
-            if self._engine.steps.num_steps(self._position) or self._epoch_was_set:
-                return self._start(self._epoch, self._position)
-            return self._start(self._epoch + 1, 0)
-        return self._start(self._epoch + (self._next == "next epoch"), 0)
+        return self._start(*self._passes.following(self._engine.steps.num_steps))
 
     def epoch(self, epoch: int) -> LoaderIterator:
         """Iterate one epoch: from the loaded cursor if it stands in this epoch, else from the epoch's start.
@@ -157,13 +148,8 @@ class Loader:
         Raises:
             ValueError: if ``epoch`` is negative.
         """
-        if epoch < 0:
-            raise ValueError(f"epochs are counted from 0, got {epoch}")
-        if self._next == "loaded" and epoch == self._epoch:
-            self._epoch_was_set = True
-            return
-        self._end_iterator("set_epoch() was called while this iterator was in use; take a new one with iter(loader)")
-        self._epoch, self._position, self._next = epoch, 0, "start over"
+        if not self._passes.name_epoch(epoch):
+            self._end_iterator("set_epoch() was called while this iterator was in use; take a new one")
 
     def _start(self, epoch: int, position: int) -> LoaderIterator:
         if self._closed:
@@ -176,33 +162,24 @@ class Loader:
         if self._end_iterator(why):
             _log.warning("%s", why)
         reading = self._engine.read(epoch, position)
-        self._epoch, self._position, self._next = epoch, position, "start over"
-        self._epoch_was_set = False
+        self._passes.begin(epoch, position)
         iterator = LoaderIterator(
             reading,
             self._engine.pool,
             self._engine.stream,
             seed=self._sampling.seed,
             counters=self._counters,
-            on_step=self._step_done,
+            on_step=self._passes.step_done,
             on_first=self._engine.start_resident,
-            on_end=self._pass_done,
+            on_end=self._passes.end,
         )
         self._iterator = weakref.ref(iterator)
         return iterator
-
-    def _step_done(self, position: int) -> None:
-        self._position = position
-
-    def _pass_done(self) -> None:
-        self._next = "next epoch"
 
     def _end_iterator(self, why: str) -> bool:
         iterator = None if self._iterator is None else self._iterator()
         self._iterator = None
         return iterator is not None and iterator.end(why)
-
-    # ---- state --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, int | str]:
         """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks.
@@ -210,7 +187,7 @@ class Loader:
         Raises:
             SourceError: if the source cannot be fingerprinted.
         """
-        return self._engine.stream.cursor(self._epoch, self._position).state()
+        return self._engine.stream.cursor(self._passes.epoch, self._passes.position).state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved place. The saved global batch is kept, whatever the number of ranks is now.
@@ -220,12 +197,7 @@ class Loader:
         """
         cursor = Cursor.from_state(state)
         stream = self._engine.stream
-        cursor.check(order=stream.order_tag, source=stream.fingerprint)
-        if cursor.position > len(self._source):
-            raise ResumeError(
-                f"the saved position {cursor.position} lies beyond the epoch of {len(self._source)} samples; "
-                "the state was edited or damaged, resume from another one"
-            )
+        cursor.check(order=stream.order_tag, source=stream.fingerprint, num_picks=len(self._source))
         self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
         if cursor.global_batch != stream.global_batch:
             _log.warning(
@@ -234,10 +206,7 @@ class Loader:
                 stream.global_batch,
             )
             self._rebuild(cursor.global_batch)
-        self._epoch, self._position, self._next = cursor.epoch, cursor.position, "loaded"
-        self._epoch_was_set = False
-
-    # ---- facts --------------------------------------------------------------------------------------------------
+        self._passes.load(cursor.epoch, cursor.position)
 
     def __len__(self) -> int:
         return self.num_batches
@@ -293,6 +262,11 @@ class Loader:
         return self._engine.mode[0] == "resident"
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether the resident set is complete, so that batches come from memory; False when streaming."""
+        return self._engine.is_loaded
+
+    @property
     def mode(self) -> tuple[str, str]:
         """The mode, and why."""
         return self._engine.mode
@@ -305,8 +279,6 @@ class Loader:
     def statistics(self) -> Statistics:
         """Return what was handed out so far."""
         return self._counters.snapshot()
-
-    # ---- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop every thread, give back memory and files. Batches that were handed out stay valid. Idempotent."""

@@ -77,8 +77,8 @@ class Cursor:
             )
         return cls(**state)
 
-    def check(self, *, order: str, source: str, transforms: str = "") -> None:
-        """Refuse to continue in another stream.
+    def check(self, *, order: str, source: str, num_picks: int, transforms: str = "") -> None:
+        """Refuse to continue in another stream, or beyond the end of an epoch.
 
         Raises:
             ResumeError: naming each part that differs, with both sides.
@@ -97,4 +97,9 @@ class Cursor:
             raise ResumeError(
                 "this state belongs to another stream of samples; resume with the data, order and transforms it was "
                 "saved with, or start anew without it\n" + "\n".join(different)
+            )
+        if self.position > num_picks:
+            raise ResumeError(
+                f"the saved position {self.position} lies beyond the epoch of {num_picks} samples; "
+                "the state was edited or damaged, resume from another one"
             )

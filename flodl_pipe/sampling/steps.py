@@ -100,9 +100,7 @@ class Steps:
         Raises:
             ConfigError: as the class.
         """
-        return Steps(
-            self.num_picks, global_batch, self.drop_last, rank=self.rank, world_size=self.world_size
-        )
+        return Steps(self.num_picks, global_batch, self.drop_last, rank=self.rank, world_size=self.world_size)
 
     @property
     def max_rows(self) -> int:

@@ -52,8 +52,10 @@ def test_something_else_is_refused(state):
 
 def test_another_stream_is_refused_with_both_sides():
     with pytest.raises(ResumeError) as caught:
-        CURSOR.check(order="sequential picks=100", source="data [cd]")
+        CURSOR.check(order="sequential picks=100", source="data [cd]", num_picks=100)
     text = str(caught.value)
     for part in ("data saved: data [ab]", "data now:   data [cd]", "order saved: uniform", "order now:   sequential"):
         assert part in text
-    CURSOR.check(order=CURSOR.order, source=CURSOR.source)
+    CURSOR.check(order=CURSOR.order, source=CURSOR.source, num_picks=96)
+    with pytest.raises(ResumeError, match="position 96 lies beyond the epoch of 95"):
+        CURSOR.check(order=CURSOR.order, source=CURSOR.source, num_picks=95)
