@@ -47,8 +47,7 @@ class Loader:
         global_batch_size: Rows per step over all ranks; decides when set.
         names: Other names for the batch's fields, in field order.
         device: ``"auto"`` or ``"cpu"``.
-        mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` reads as it goes, ``"auto"`` decides
-            by the memory there is.
+        mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` does not, ``"auto"`` decides.
         prefetch: Steps read ahead, or ``"auto"``.
         readers: Reader threads, or ``"auto"``; 0 reads inside ``next()``.
         vram_max_usage: Share of device memory; no effect on a CPU.
@@ -281,7 +280,7 @@ class Loader:
         return self._counters.snapshot()
 
     def close(self) -> None:
-        """Stop every thread, give back memory and files. Batches that were handed out stay valid. Idempotent."""
+        """Stop every thread, give back memory and files. Batches that were handed out stay valid."""
         self._closed = True
         self._end_iterator("the loader was closed; build a new one")
         self._finalizer()
