@@ -124,8 +124,6 @@ def _notes(config: Config, found: Outline) -> Rows:
         notes.append(("loader.batch_size", f"{loader.batch_size}, no effect: loader.global_batch_size decides"))
     if loader.prefetch != "auto" and not plan.num_readers:
         notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without readers nothing is read ahead"))
-    elif loader.prefetch not in ("auto", plan.depth):
-        notes.append(("loader.prefetch", f"{loader.prefetch} becomes {plan.depth}, whole groups of {plan.group_steps}"))
     if not config.sampling.shuffle:
         notes.append(("sampling.seed", f"{config.sampling.seed}, no effect on the order: sampling.shuffle=false"))
     if not isinstance(config.source, RecordsConfig):

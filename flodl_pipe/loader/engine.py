@@ -112,7 +112,7 @@ class Engine:
             self._source.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
-        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, min_steps=self.plan.max_group_steps)
+        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, min_steps=self.plan.group_steps)
         self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
         return self._reading
 

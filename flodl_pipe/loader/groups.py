@@ -93,7 +93,8 @@ class SequenceTable:
         last_is_short: Whether the last step has fewer rows than the others; it is then a group of its own.
         chunk_steps: Groups do not reach across a multiple of this.
         step_parts: Parts of a group.
-        portion: Steps of a group, and steps that may be in flight; changed by :meth:`set_portion`.
+        group_steps: Steps of a group; the last group may be shorter.
+        max_steps: Steps in flight, at most.
         new_group: Makes a group; called under the table's lock.
     """
 
@@ -104,40 +105,48 @@ class SequenceTable:
         last_is_short: bool,
         chunk_steps: int,
         step_parts: int,
-        portion: tuple[int, int],
+        group_steps: int,
+        max_steps: int,
         new_group: Callable[[int, int, int], Group],
     ) -> None:
         self._num_steps = num_steps
         self._num_full_steps = num_steps - last_is_short
         self._chunk_steps = chunk_steps
         self._step_parts = step_parts
-        self._portion = portion
+        self._group_steps = group_steps
+        self._max_steps = max_steps
         self._new_group = new_group
         self._next_step = 0
         self._num_open_steps = 0
         self._in_flight: deque[Group] = deque()
         self._unclaimed: deque[Part] = deque()
         self._stopped = False
+        self._resting = False
         # Reentrant: collecting garbage inside a method may finalise another pass's iterator in this very thread.
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._credit = threading.Condition(self._lock)
 
-    def set_portion(self, group_steps: int, max_steps: int) -> None:
-        """Change how many steps the groups to come have, and how many steps may be in flight."""
-        with self._lock:
-            self._portion = group_steps, max_steps
+    def rest(self, *, rest: bool) -> None:
+        """Keep readers from claiming, or let them claim again; a claim without ``wait`` is served all the same."""
+        if rest != self._resting:
+            with self._lock:
+                self._resting = rest
+                self._credit.notify_all()
 
     def claim(self, *, wait: bool = True) -> Part | None:
         """Return the next part to read, or None when there is nothing more to do (or, without ``wait``, no credit)."""
         with self._lock:
             while not self._stopped:
+                if self._resting and wait:
+                    self._credit.wait()
+                    continue
                 if self._unclaimed:
                     return self._unclaimed.popleft()
                 if self._next_step >= self._num_steps:
                     return None
                 num_steps = self._next_size()
-                if not self._num_open_steps or self._num_open_steps + num_steps <= self._portion[1]:
+                if not self._num_open_steps or self._num_open_steps + num_steps <= self._max_steps:
                     self._open_group(num_steps)
                 elif wait:
                     self._credit.wait()
@@ -189,7 +198,7 @@ class SequenceTable:
 
     def _next_size(self) -> int:
         to_chunk_end = self._chunk_steps - self._next_step % self._chunk_steps
-        return min(self._portion[0], to_chunk_end, max(1, self._num_full_steps - self._next_step))
+        return min(self._group_steps, to_chunk_end, max(1, self._num_full_steps - self._next_step))
 
     def _open_group(self, num_steps: int) -> None:
         group = self._new_group(self._next_step, num_steps, self._step_parts)

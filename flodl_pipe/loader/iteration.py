@@ -31,6 +31,7 @@ class LoaderIterator(Iterator[Batch]):
         stream: Identity of the stream, for cursors.
         seed: Run seed, for pick keys.
         counters: Counts what is handed out.
+        owner: Kept alive as long as the iterator: ``for batch in Loader(...)`` has no other name for its loader.
         on_step: Told the position after each step.
         on_first: Told when the first batch was handed out.
         on_end: Told when the pass was handed out whole.
@@ -44,6 +45,7 @@ class LoaderIterator(Iterator[Batch]):
         *,
         seed: int,
         counters: Counters,
+        owner: object,
         on_step: Callable[[int], None],
         on_first: Callable[[], None],
         on_end: Callable[[], None],
@@ -53,6 +55,7 @@ class LoaderIterator(Iterator[Batch]):
         self._stream = stream
         self._seed = seed
         self._counters = counters
+        self._owner = owner
         self._on_step = on_step
         self._on_first = on_first
         self._on_end = on_end

@@ -23,7 +23,6 @@ from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.protocol import Source
 
 __all__ = ["Loader"]
-
 _log = logging.getLogger("flodl_pipe")
 
 
@@ -39,7 +38,7 @@ class Loader:
 
     ``iter(loader)`` continues at the cursor after :meth:`load_state_dict`, starts the next epoch after a pass that
     finished, and starts its epoch over after a pass that was broken off. One iterator is live at a time: a second one
-    ends the first. A loader serves one training loop, that is one thread.
+    ends the first. A loader serves one thread.
 
     Args:
         source: The samples; see :class:`flodl_pipe.Source`.
@@ -117,13 +116,12 @@ class Loader:
         )
 
     def _rebuild(self, global_batch: int) -> None:
-        """Build another engine; the old one's memory goes first, so that the two need not fit side by side."""
+        """Build another engine; the old one's memory goes first: the two need not fit side by side."""
         self._engine.steps.with_global_batch(global_batch)  # raises before anything is given up
         self._closed = True
         self._finalizer()
         self._engine = self._build(global_batch)
-        self._finalizer = weakref.finalize(self, self._engine.close)
-        self._closed = False
+        self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
 
     def __iter__(self) -> LoaderIterator:
         return self._start(*self._passes.following(self._engine.steps.num_steps))
@@ -168,6 +166,7 @@ class Loader:
             self._engine.stream,
             seed=self._sampling.seed,
             counters=self._counters,
+            owner=self,
             on_step=self._passes.step_done,
             on_first=self._engine.start_resident,
             on_end=self._passes.end,
@@ -252,7 +251,7 @@ class Loader:
 
     @property
     def pin_memory(self) -> bool:
-        """Whether batches are in pinned memory: never on a CPU."""
+        """Whether batches are in pinned memory."""
         return False
 
     @property

@@ -1,63 +1,77 @@
-"""Pace: how fast the loop takes batches, and what follows for the readers.
+"""Who reads: the readers ahead of the loop, the loop along with them, or the loop alone.
 
-Two measurements, both as moving averages per step: the loop's own time between taking groups, and the processor time a
-reader needs. From them:
+Reading ahead is free as long as the readers get a processor and, for a moment between two reads, the interpreter. Two
+kinds of loop deny them one or the other:
 
-* **Help.** A loop that needs less time for a step than a reader does is waiting, and its processor is idle. It then
-  fills groups itself instead of waiting, which makes two cores read for a loop that does nothing else.
-* **Portion.** A loop in pure Python holds the interpreter; a reader gets it about every 5 ms (the interpreter's switch
-  interval), some four times per group. If a group lasts the loop as long as that, the reader keeps ahead; so a loop
-  with steps of 0.3 to 10 ms gets groups that last 40 ms, as far as the ring allows. A faster loop gets small groups,
-  which stay in the processor's cache; a slower one needs no large ones.
+* A loop that needs less time for a step than a reader does is waiting, and its processor is idle. It then *helps*: it
+  fills groups itself instead of waiting, beside the readers.
+* A loop in pure Python keeps the interpreter. A thread gets it by force after 5 ms (the interpreter's switch interval),
+  and not even then from a loop that lets go of it for an instant now and again, as the end of every torch tensor does:
+  the waiting thread wakes too late each time, and its 5 ms begin anew (seconds without a turn were measured, CPython
+  3.11). Then the loop waits for every group, for longer than reading it would have taken. It goes on *alone*: the
+  readers rest, and the loop reads what it needs.
 
-Neither has any influence on which samples come when.
+Both are decided by measured times per step, in moving averages. Reading alone is given up when it takes longer than
+waiting did, as it does where a read waits for a disk; and it is put to the test now and again, because loops change.
+None of this has any influence on which samples come when.
 """
 
 from typing import final
 
-from flodl_pipe.loader.plan import EnginePlan
-
 __all__ = ["Pace"]
 
 _WEIGHT = 0.3
-_QUICK_STEP_S = 300e-6
-_GROUP_LASTS_S = 0.04
+# Groups read alone before the readers get another chance, and groups of that chance.
+_ALONE_GROUPS = 256
+_CHANCE_GROUPS = 4
 
 
 @final
 class Pace:
-    """Moving averages of loop and reader; each is written by one thread at a time.
+    """Moving averages, and what follows from them. Each method is called by one thread at a time.
 
     Args:
-        plan: Sizes of groups and ring.
+        num_readers: Reader threads.
     """
 
-    def __init__(self, plan: EnginePlan) -> None:
-        self._plan = plan
+    def __init__(self, num_readers: int) -> None:
+        self._num_readers = num_readers
         self._loop_step_s: float | None = None
-        self._fill_step_s: float | None = None
+        self._reader_step_s: float | None = None
+        self._alone_step_s: float | None = None
+        self._wait_step_s: float | None = None
+        self._groups_left = _CHANCE_GROUPS
+        self.alone = num_readers == 0
 
     def loop_took(self, seconds: float, num_steps: int) -> None:
-        """Note how long the loop kept a group of ``num_steps``, without waiting."""
+        """Note how long the loop kept a group, from taking it to asking for the next."""
         self._loop_step_s = _average(self._loop_step_s, seconds / num_steps)
 
-    def fill_took(self, processor_s: float, num_steps: int) -> None:
-        """Note the processor time that filling a group took."""
-        self._fill_step_s = _average(self._fill_step_s, processor_s / num_steps)
+    def reader_took(self, processor_s: float, num_steps: int) -> None:
+        """Note the processor time that a reader needed for a group."""
+        self._reader_step_s = _average(self._reader_step_s, processor_s / num_steps)
+
+    def loop_waited(self, seconds: float, num_steps: int) -> None:
+        """Note how long the loop waited for a group, or read it alone, and decide how to go on."""
+        if not self._num_readers:
+            return
+        self._groups_left -= 1
+        if self.alone:
+            self._alone_step_s = _average(self._alone_step_s, seconds / num_steps)
+            dearer = self._wait_step_s is not None and self._alone_step_s > self._wait_step_s
+            if dearer or self._groups_left <= 0:
+                self.alone, self._groups_left, self._wait_step_s = False, _CHANCE_GROUPS, None
+            return
+        self._wait_step_s = _average(self._wait_step_s, seconds / num_steps)
+        price = self._reader_step_s if self._alone_step_s is None else self._alone_step_s
+        if self._groups_left <= 0 and not self.helps and price is not None and self._wait_step_s > price:
+            self.alone, self._groups_left = True, _ALONE_GROUPS
 
     @property
-    def loop_should_help(self) -> bool:
+    def helps(self) -> bool:
         """Whether the loop is faster than its readers."""
-        loop, fill = self._loop_step_s, self._fill_step_s
-        return loop is not None and fill is not None and loop * max(1, self._plan.num_readers) < fill
-
-    def portion(self) -> tuple[int, int]:
-        """Return (steps of a group, steps in flight)."""
-        plan, loop = self._plan, self._loop_step_s
-        if loop is None or loop < _QUICK_STEP_S:
-            return plan.group_steps, plan.quick_depth
-        wanted = int(_GROUP_LASTS_S / loop) + 1
-        return max(plan.group_steps, min(wanted, plan.max_group_steps)), plan.depth
+        loop, reader = self._loop_step_s, self._reader_step_s
+        return loop is not None and reader is not None and loop * max(1, self._num_readers) < reader
 
 
 def _average(old: float | None, new: float) -> float:

@@ -12,19 +12,11 @@ from flodl_pipe.units import format_bytes
 
 __all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
 
-# A loop that takes batches faster than a reader makes them wants them in the processor's cache: 4 MiB a group and 16
-# MiB ahead gave the best rates on a machine with 32 MiB of L3 (AMD EPYC, 2 cores, 2026-11-29,
-# tests/benchmarks/tokens.py).
+# A batch is widened into a slot and read by the loop soon after: 4 MiB a group and 16 MiB ahead, which fit the
+# processor's last cache, gave the best rates (AMD EPYC, 2 cores, 32 MiB of L3, 2026-11-29, tests/benchmarks/tokens.py).
 _GROUP_DELIVERED_BYTES = 4 << 20
 _GROUP_STORED_BYTES = 1 << 20
-_QUICK_BYTES = 16 << 20
-# A slower loop that holds the interpreter (pure Python) lets a reader in about every 5 ms only. Then few and large
-# groups keep the reader ahead: see loader/pace.py.
-_LARGE_GROUP_DELIVERED_BYTES = 16 << 20
-_RING_BYTES = 48 << 20
-# NumPy releases the interpreter in every operation on more than 500 elements: with more rows than that, each step of
-# the index arithmetic would have to win it back.
-_LARGE_GROUP_ROWS = 480
+_RING_BYTES = 16 << 20
 _MIN_DEPTH = 4
 _MAX_DEPTH = 512
 # A step larger than this is split among readers.
@@ -74,9 +66,7 @@ class EnginePlan:
         why: Reason for the mode, with its numbers.
         num_readers: Reader threads; 0 reads inside ``next()``.
         depth: Steps read ahead of the loop, at most.
-        quick_depth: Steps read ahead of a loop that takes them quickly.
-        group_steps: Steps gathered together for such a loop.
-        max_group_steps: Steps gathered together for a slower one, at most.
+        group_steps: Steps gathered together.
         step_parts: Parts a step is split into, for several readers to share.
         num_slots: Slots of the ring: ``depth`` and two more, for the batches the loop holds.
         ring_bytes: Slots, and the readers' rows before they are delivered.
@@ -88,9 +78,7 @@ class EnginePlan:
     why: str
     num_readers: int
     depth: int
-    quick_depth: int
     group_steps: int
-    max_group_steps: int
     step_parts: int
     num_slots: int
     ring_bytes: int
@@ -112,9 +100,9 @@ def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, nu
         StagingError: if ``mode=resident`` is forced and the set does not fit.
     """
     num_readers = _num_readers(knobs, sizes, num_cpus)
-    shape = _shape(knobs, sizes, num_readers, (share.num_bytes - held_bytes) // 2)
-    num_slots = shape.depth + _SLOTS_WITH_THE_LOOP
-    scratch_rows = shape.max_group_steps * -(-sizes.step_rows // shape.step_parts)
+    depth, group_steps, step_parts = _shape(knobs, sizes, num_readers, (share.num_bytes - held_bytes) // 2)
+    num_slots = depth + _SLOTS_WITH_THE_LOOP
+    scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
     ring_bytes = num_slots * sizes.slot_bytes + max(1, num_readers) * scratch_rows * sizes.stored_row_bytes
     if ring_bytes > share.num_bytes - held_bytes:
         # A loop needs at least a small ring; a smaller share (ram_max_usage: 0) means no more than that.
@@ -124,11 +112,9 @@ def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, nu
         mode=mode,
         why=why,
         num_readers=num_readers,
-        depth=shape.depth,
-        quick_depth=shape.quick_depth,
-        group_steps=shape.group_steps,
-        max_group_steps=shape.max_group_steps,
-        step_parts=shape.step_parts,
+        depth=depth,
+        group_steps=group_steps,
+        step_parts=step_parts,
         num_slots=num_slots,
         ring_bytes=ring_bytes,
         resident_bytes=sizes.resident_bytes if mode == "resident" else 0,
@@ -143,39 +129,23 @@ def _num_readers(knobs: Knobs, sizes: Sizes, num_cpus: int) -> int:
     return min(_MAX_AUTO_READERS, max(1, num_cpus - 1)) if sizes.thread_safe else 1
 
 
-@dataclass(frozen=True)
-class _Shape:
-    depth: int
-    quick_depth: int
-    group_steps: int
-    max_group_steps: int
-    step_parts: int
-
-
-def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> _Shape:
+def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tuple[int, int, int]:
+    """Return (depth, group_steps, step_parts)."""
     if num_readers == 0:
-        return _Shape(1, 1, 1, 1, 1)
+        return 1, 1, 1
     if knobs.prefetch == "auto":
         depth = min(_MAX_DEPTH, max(_MIN_DEPTH, _RING_BYTES // sizes.slot_bytes))
         depth = max(2, min(depth, room_bytes // sizes.slot_bytes))
     else:
         depth = knobs.prefetch
-    quick_depth = min(depth, max(_MIN_DEPTH, _QUICK_BYTES // sizes.slot_bytes))
     stored_step_bytes = max(1, sizes.step_rows * sizes.stored_row_bytes)
     group_steps = min(_GROUP_DELIVERED_BYTES // sizes.slot_bytes, _GROUP_STORED_BYTES // stored_step_bytes)
     # At least one group in the making per reader, and one being handed out.
-    group_steps = max(1, min(group_steps, quick_depth // (num_readers + 1)))
-    max_group_steps = min(
-        _LARGE_GROUP_DELIVERED_BYTES // sizes.slot_bytes,
-        _LARGE_GROUP_ROWS // sizes.step_rows,
-        depth // (num_readers + 1),
-    )
+    group_steps = max(1, min(group_steps, depth // (num_readers + 1)))
     step_parts = 1
     if group_steps == 1 and num_readers > 1:
         step_parts = min(num_readers, sizes.step_rows, max(1, stored_step_bytes // _PART_STORED_BYTES))
-    return _Shape(
-        depth, quick_depth, group_steps, 1 if step_parts > 1 else max(group_steps, max_group_steps), step_parts
-    )
+    return depth, group_steps, step_parts
 
 
 def _mode(

@@ -56,7 +56,7 @@ class Reading:
         self._pool = pool
         self._pool_lock = pool_lock
         self._process = os.getpid()
-        self._pace = Pace(plan)
+        self._pace = Pace(plan.num_readers)
         self._taken_s: float | None = None
         self._group: Group | None = None
         self._table = SequenceTable(
@@ -64,7 +64,8 @@ class Reading:
             last_is_short=ahead.last_is_short,
             chunk_steps=ahead.chunk_steps,
             step_parts=plan.step_parts,
-            portion=self._pace.portion(),
+            group_steps=plan.group_steps,
+            max_steps=plan.depth,
             new_group=self._new_group,
         )
         self._threads = [
@@ -96,7 +97,6 @@ class Reading:
         asked_s = time.perf_counter()
         if self._group is not None and self._taken_s is not None:
             self._pace.loop_took(asked_s - self._taken_s, self._group.num_steps)
-            self._table.set_portion(*self._pace.portion())
             self._table.give_credit(self._group.num_steps)
         if not self._table.is_ready():
             self._read_along()
@@ -106,6 +106,8 @@ class Reading:
         self._group = group
         self._taken_s = time.perf_counter()
         self.wait_s += self._taken_s - asked_s
+        self._pace.loop_waited(self._taken_s - asked_s, group.num_steps)
+        self._table.rest(rest=self._pace.alone)
         return group
 
     def stop(self, *, wait: bool = True) -> None:
@@ -125,8 +127,8 @@ class Reading:
             self._group = None
 
     def _read_along(self) -> None:
-        """Fill groups in the loop's own thread: always without readers, else while the loop is the faster one."""
-        while not self._table.is_ready() and (not self._threads or self._pace.loop_should_help):
+        """Fill groups in the loop's own thread, alone or beside the readers, until the next one is ready."""
+        while not self._table.is_ready() and (self._pace.alone or self._pace.helps):
             claimed = self._table.claim(wait=False)
             if claimed is None:
                 return
@@ -147,15 +149,17 @@ class Reading:
 
     def _fill(self, group: Group, part: int) -> None:
         began_s = time.thread_time()
+        by_loop = threading.current_thread() not in self._threads
         try:
             self._filler.fill(group, part, self.ahead)
         except BaseException as error:
             # A reader must not die silently: the loop would wait for ever.
             group.fail(error, 0)
-            if threading.current_thread() not in self._threads:
+            if by_loop:
                 raise  # Ctrl-C while the loop reads for itself
         finally:
-            self._pace.fill_took(time.thread_time() - began_s, group.num_steps)
+            if not by_loop:
+                self._pace.reader_took(time.thread_time() - began_s, group.num_steps)
             self._table.finish(group)
 
 

@@ -23,7 +23,7 @@ from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.storage import kernel
 from flodl_pipe.storage.handles import Handle, HandleTable, open_pinned
 from flodl_pipe.storage.pins import FilePin
-from flodl_pipe.storage.scratch import SCRATCH_BYTES, thread_scratch
+from flodl_pipe.storage.scratch import SCRATCH_BYTES, ThreadScratch
 
 __all__ = ["MappedReader", "available_bytes"]
 
@@ -55,6 +55,7 @@ class MappedReader:
             return Handle(address, kernel.unmap, size)
 
         self._num_blobs = len(names)
+        self._scratch = ThreadScratch()
         self._table = HandleTable(open_map, limit or _map_limit(), "sysctl vm.max_map_count")
 
     @property
@@ -96,7 +97,7 @@ class MappedReader:
         vectors = np.empty((len(rows), 2), dtype=np.int64)
         np.add(addresses[blobs], offsets, out=vectors[:, 0])
         vectors[:, 1] = row_bytes
-        scratch = thread_scratch()
+        scratch = self._scratch.get()
         try:
             count = kernel.gather(scratch.descriptor, vectors)
         except OSError as error:

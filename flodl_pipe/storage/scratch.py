@@ -1,7 +1,8 @@
-"""One small memory file per thread: where a vectored read lands before it is copied to its rows.
+"""One small memory file per reader and thread: where a vectored read lands before it is copied to its rows.
 
-It is sized to stay in a core's second-level cache, so the second copy costs little, and it belongs to one thread of
-one process: after a fork the child would share its pages with the parent, therefore the process id is part of the key.
+It is sized to stay in a core's second-level cache, so the second copy costs little. It goes with the reader that it
+belongs to, whichever thread made it, or with the thread if that ends first. After a fork the child would share its
+pages with the parent; readers belong to one process, so a child makes its own.
 """
 
 import mmap
@@ -14,7 +15,7 @@ import numpy as np
 
 from flodl_pipe.arrays import ByteArray
 
-__all__ = ["SCRATCH_BYTES", "Scratch", "thread_scratch"]
+__all__ = ["SCRATCH_BYTES", "Scratch", "ThreadScratch"]
 
 SCRATCH_BYTES = 1 << 20
 """Bytes of a thread's scratch. Rows of 2,050 bytes, 1,024 a request, on a core with 1 MiB of second-level cache:
@@ -38,21 +39,18 @@ class Scratch:
         self.bytes: ByteArray = np.frombuffer(mmap.mmap(self.descriptor, SCRATCH_BYTES), dtype=np.uint8)
 
 
-class _Local(threading.local):
-    pid: int = -1
-    scratch: Scratch | None = None
+@final
+class ThreadScratch(threading.local):
+    """One scratch per thread, made on first use; dropping this drops them all."""
 
+    _scratch: Scratch | None = None
 
-_local = _Local()
+    def get(self) -> Scratch:
+        """Return this thread's scratch.
 
-
-def thread_scratch() -> Scratch:
-    """Return this thread's scratch, made on first use in this process.
-
-    Raises:
-        OSError: if memory files are not available.
-    """
-    pid = os.getpid()
-    if _local.scratch is None or _local.pid != pid:
-        _local.scratch, _local.pid = Scratch(), pid
-    return _local.scratch
+        Raises:
+            OSError: if memory files are not available.
+        """
+        if self._scratch is None:
+            self._scratch = Scratch()
+        return self._scratch

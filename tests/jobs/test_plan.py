@@ -1,14 +1,13 @@
 """What a plan says, and that it says it without doing anything."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 
 from flodl_pipe.errors import ConfigError, StagingError
-from flodl_pipe.jobs.plan import main, plan_sections
+from flodl_pipe.jobs.plan import main
 from flodl_pipe.memory.ledger import process_ledger
-from flodl_pipe.pipeline import build_loader, outline
+from flodl_pipe.pipeline import build_loader
 
 
 def test_the_source_and_its_steps_are_told(table, config, tokens):
@@ -96,14 +95,6 @@ def test_knobs_without_effect_are_told(table, config):
     assert rows["loader.prefetch"] == "3, no effect: without readers nothing is read ahead"
     assert rows["sampling.seed"] == "42, no effect on the order: sampling.shuffle=false"
     assert rows["source.if_missing"] == "sample, no effect: source.path is set"
-
-
-def test_a_prefetch_that_is_no_whole_number_of_groups_is_told(config):
-    cfg = config("loader.prefetch=101")
-    found = outline(cfg)
-    found = replace(found, plan=replace(found.plan, depth=96, group_steps=8))
-    notes = dict(plan_sections(cfg, found)[-1].rows)
-    assert notes["loader.prefetch"] == "101 becomes 96, whole groups of 8"
 
 
 def test_a_plan_takes_no_memory_and_starts_no_thread(config, monkeypatch, tmp_path):

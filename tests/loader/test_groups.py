@@ -7,13 +7,14 @@ import pytest
 from flodl_pipe.loader.groups import Group, SequenceTable
 
 
-def table(num_steps=10, *, portion=(4, 8), last_is_short=False, chunk_steps=1000, step_parts=1):
+def table(num_steps=10, *, group_steps=4, max_steps=8, last_is_short=False, chunk_steps=1000, step_parts=1):
     return SequenceTable(
         num_steps,
         last_is_short=last_is_short,
         chunk_steps=chunk_steps,
         step_parts=step_parts,
-        portion=portion,
+        group_steps=group_steps,
+        max_steps=max_steps,
         new_group=lambda first, count, parts: Group(first, count, parts, []),
     )
 
@@ -56,14 +57,19 @@ def test_credits_bound_what_is_in_flight():
 
 
 def test_a_group_larger_than_the_credits_can_still_be_opened():
-    assert sizes(table(6, portion=(4, 1))) == [(0, 4), (4, 2)]
+    assert sizes(table(6, max_steps=1)) == [(0, 4), (4, 2)]
 
 
-def test_a_changed_portion_holds_for_the_groups_to_come():
-    found = table(100)
-    found.claim(wait=False)
-    found.set_portion(10, 20)
-    assert found.claim(wait=False)[0].num_steps == 10
+def test_readers_that_rest_claim_nothing_and_the_loop_does():
+    found, claimed = table(100), []
+    found.rest(rest=True)
+    thread = threading.Thread(target=lambda: claimed.append(found.claim()))
+    thread.start()
+    assert found.claim(wait=False)[0].first_step == 0
+    assert claimed == []
+    found.rest(rest=False)
+    thread.join(timeout=5)
+    assert claimed[0][0].first_step == 4
 
 
 def test_groups_are_taken_in_order_whatever_finishes_first():
@@ -77,7 +83,7 @@ def test_groups_are_taken_in_order_whatever_finishes_first():
 
 
 def test_a_group_is_ready_when_its_last_part_is():
-    found = table(2, portion=(1, 4), step_parts=3)
+    found = table(2, group_steps=1, max_steps=4, step_parts=3)
     parts = [found.claim(wait=False) for _ in range(3)]
     assert [part for _, part in parts] == [0, 1, 2]
     group = parts[0][0]

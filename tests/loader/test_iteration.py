@@ -1,5 +1,6 @@
 """What iter(), epoch() and set_epoch() do, in every order a training loop may call them."""
 
+import gc
 import logging
 
 import pytest
@@ -61,6 +62,13 @@ def test_an_exhausted_iterator_stays_exhausted(loader):
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(iterator)
+
+
+def test_an_iterator_keeps_its_loader(epochs):
+    assert ids(Loader(Numbers(40), batch_size=4, seed=3)) == epochs[0]
+    iterator = iter(Loader(Numbers(40), batch_size=4, seed=3))
+    gc.collect()
+    assert ids(iterator) == epochs[0]
 
 
 def test_an_iterator_is_its_own_iterator(loader):

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import StagingError
-from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import Knobs, Sizes, plan_engine
 from flodl_pipe.memory.budget import Grant
 
@@ -31,8 +30,8 @@ def plan(knobs=AUTO, share=8 * GIB, held=0, cpus=2, **changes):
 def test_tokens_that_fit_are_resident_beside_a_ring():
     found = plan()
     assert (found.mode, found.resident_bytes) == ("resident", 400 * 10**6)
-    assert (found.num_readers, found.group_steps, found.quick_depth, found.depth) == (1, 8, 32, 96)
-    assert found.ring_bytes < 60 * MIB
+    assert (found.num_readers, found.group_steps, found.depth) == (1, 8, 32)
+    assert found.ring_bytes < 20 * MIB
 
 
 def test_what_does_not_fit_is_streamed_and_both_numbers_are_said():
@@ -59,13 +58,13 @@ def test_readers_follow_the_processors_and_the_source():
 
 def test_a_given_depth_is_kept():
     found = plan(Knobs("auto", 5, "auto"))
-    assert (found.depth, found.quick_depth) == (5, 5)
-    assert found.group_steps <= 2
+    assert found.depth == 5
+    assert found.group_steps == 2
 
 
 def test_inline_reads_one_step_at_a_time():
     found = plan(Knobs("auto", "auto", 0))
-    assert (found.depth, found.group_steps, found.max_group_steps, found.step_parts) == (1, 1, 1, 1)
+    assert (found.depth, found.group_steps, found.step_parts) == (1, 1, 1)
 
 
 def test_large_steps_are_split_among_readers():
@@ -89,33 +88,7 @@ def test_whatever_the_sizes_grants_are_consistent(rows, row, widen, share, cpus,
     found = plan(
         Knobs("auto", prefetch, readers), share, cpus=cpus, step_rows=rows, stored_row_bytes=row, slot_bytes=slot
     )
-    assert 1 <= found.group_steps <= found.max_group_steps
-    assert found.group_steps <= found.quick_depth <= found.depth
+    assert 1 <= found.group_steps <= found.depth
     assert found.num_slots * slot <= found.ring_bytes
     assert found.ring_bytes + found.resident_bytes <= found.share.num_bytes
-    assert found.step_parts == 1 or found.max_group_steps == 1
-
-
-def test_a_quick_loop_gets_small_groups_and_a_slower_one_groups_that_last():
-    found = plan()
-    pace = Pace(found)
-    assert pace.portion() == (8, 32)
-    pace.loop_took(8 * 20e-6, 8)
-    assert pace.portion() == (8, 32)
-    for _ in range(50):
-        pace.loop_took(8 * 1e-3, 8)
-    assert pace.portion() == (found.max_group_steps, 96)
-    for _ in range(50):
-        pace.loop_took(8 * 0.5, 8)
-    assert pace.portion() == (8, 96)
-
-
-def test_only_a_loop_faster_than_its_readers_reads_along():
-    pace = Pace(plan())
-    assert not pace.loop_should_help
-    pace.fill_took(8 * 25e-6, 8)
-    pace.loop_took(8 * 10e-6, 8)
-    assert pace.loop_should_help
-    for _ in range(50):
-        pace.loop_took(8 * 1e-3, 8)
-    assert not pace.loop_should_help
+    assert found.step_parts == 1 or found.group_steps == 1

@@ -93,16 +93,17 @@ def test_a_large_step_is_split_among_readers_and_whole_again():
     assert split == batches(Numbers(64, width=4), **options)[0][0]
 
 
-def test_a_slow_loop_gets_larger_groups_and_the_same_batches(monkeypatch):
-    monkeypatch.setattr("flodl_pipe.loader.pace._QUICK_STEP_S", 0.0)  # every loop is a slow one
-    options = {"batch_size": 4, "seed": 2}
-    assert batches(Numbers(3000), readers=1, **options) == batches(Numbers(3000), readers=0, **options)
-
-
-def test_a_loop_that_is_faster_than_its_readers_reads_along(monkeypatch):
-    monkeypatch.setattr("flodl_pipe.loader.pace.Pace.loop_should_help", property(lambda _: True))
-    options = {"batch_size": 4, "seed": 2}
-    assert batches(Numbers(3000), readers=1, **options) == batches(Numbers(3000), readers=0, **options)
+@pytest.mark.parametrize("readers", [1, 3])
+@pytest.mark.parametrize("who", ["helps", "alone"])
+def test_whoever_reads_the_batches_are_the_same(monkeypatch, who, readers):
+    options = {"batch_size": 4, "seed": 2, "drop_last": False}
+    if who == "helps":
+        monkeypatch.setattr("flodl_pipe.loader.pace.Pace.helps", property(lambda _: True))
+    else:  # change at every other group
+        monkeypatch.setattr("flodl_pipe.loader.pace._ALONE_GROUPS", 1)
+        monkeypatch.setattr("flodl_pipe.loader.pace._CHANCE_GROUPS", 1)
+        monkeypatch.setattr("flodl_pipe.loader.pace.Pace.helps", property(lambda _: False))
+    assert batches(Numbers(3001), readers=readers, **options) == batches(Numbers(3001), readers=0, **options)
 
 
 @pytest.fixture
