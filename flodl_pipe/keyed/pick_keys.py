@@ -23,7 +23,7 @@ _DOMAIN = 0x91C5
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PickKeys:
     """Keys of the rows of one batch.
 

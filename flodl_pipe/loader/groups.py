@@ -41,7 +41,6 @@ class Group:
             digest is kept.
         error: What went wrong, at step ``failed_step``; the steps before it are good.
         failed_step: Place in the group of the step that failed.
-        num_handed_out: Steps whose slots now belong to batches.
     """
 
     __slots__ = (
@@ -49,7 +48,6 @@ class Group:
         "failed_step",
         "first_step",
         "hash_sums",
-        "num_handed_out",
         "num_steps",
         "parts_left",
         "picks",
@@ -67,12 +65,10 @@ class Group:
         self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
         self.error: BaseException | None = None
         self.failed_step = 0
-        self.num_handed_out = 0
 
-    def slots_left(self) -> list[int]:
-        """Return the slots of the steps that were not handed out."""
-        slots = [slot for run in self.runs for slot in range(run.first, run.first + run.num_slots)]
-        return slots[self.num_handed_out :]
+    def slots(self) -> list[int]:
+        """Return the slot of each step."""
+        return [slot for run in self.runs for slot in range(run.first, run.first + run.num_slots)]
 
     def fail(self, error: BaseException, failed_step: int) -> None:
         """Record the error of the earliest step that failed."""
@@ -121,26 +117,31 @@ class SequenceTable:
         self._in_flight: deque[Group] = deque()
         self._unclaimed: deque[Part] = deque()
         self._stopped = False
-        self._resting = False
+        self._num_working = 0
         # Reentrant: collecting garbage inside a method may finalise another pass's iterator in this very thread.
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._credit = threading.Condition(self._lock)
 
-    def rest(self, *, rest: bool) -> None:
-        """Keep readers from claiming, or let them claim again; a claim without ``wait`` is served all the same."""
-        if rest != self._resting:
-            with self._lock:
-                self._resting = rest
-                self._credit.notify_all()
+    @property
+    def has_work(self) -> bool:
+        """Whether a reader has something to read; looked at without the lock, as a hint."""
+        return self._num_working > 0
+
+    def reader_starts(self) -> None:
+        """Note that one more thread claims with ``wait``."""
+        with self._lock:
+            self._num_working += 1
+
+    def reader_ends(self) -> None:
+        """Note that such a thread has nothing more to claim."""
+        with self._lock:
+            self._num_working -= 1
 
     def claim(self, *, wait: bool = True) -> Part | None:
         """Return the next part to read, or None when there is nothing more to do (or, without ``wait``, no credit)."""
         with self._lock:
             while not self._stopped:
-                if self._resting and wait:
-                    self._credit.wait()
-                    continue
                 if self._unclaimed:
                     return self._unclaimed.popleft()
                 if self._next_step >= self._num_steps:
@@ -149,7 +150,9 @@ class SequenceTable:
                 if not self._num_open_steps or self._num_open_steps + num_steps <= self._max_steps:
                     self._open_group(num_steps)
                 elif wait:
+                    self._num_working -= 1
                     self._credit.wait()
+                    self._num_working += 1
                 else:
                     return None
             return None

@@ -37,7 +37,7 @@ class StreamIdentity:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
     """A place in a stream, turned into a cursor when somebody wants one."""
 

@@ -1,12 +1,14 @@
 """The iterator of one pass: groups in order, handed out step by step as batches the loop owns."""
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Self, final
 
 import numpy as np
 import torch
 
+from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
@@ -15,6 +17,7 @@ from flodl_pipe.loader.identity import Place, StreamIdentity
 from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.statistics import Counters
+from flodl_pipe.sampling.steps import RankStep
 
 __all__ = ["LoaderIterator"]
 
@@ -59,12 +62,11 @@ class LoaderIterator(Iterator[Batch]):
         self._on_step = on_step
         self._on_first = on_first
         self._on_end = on_end
-        self._names = pool.layout.spec.names
-        self._repeats = np.zeros(pool.layout.max_rows, dtype=np.int64)
+        self._repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
         self._repeats.setflags(write=False)  # shared by all batches of the pass
-        self._next_step = 0
-        self._group: Group | None = None
-        self._slots: list[int] = []
+        self._num_taken = 0
+        self._batches: deque[tuple[Batch, RankStep, WordArray]] = deque()
+        self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
         self._finalizer = weakref.finalize(self, reading.stop)
@@ -77,26 +79,13 @@ class LoaderIterator(Iterator[Batch]):
         if self._ended is not None:
             raise LoaderError(self._ended)
         self._reading.require_own_process()
-        ahead = self._reading.ahead
-        if self._done or self._next_step >= ahead.num_steps:
-            if not self._done:
-                self._finish()
-                self._on_end()
-            raise StopIteration
-        if self._group is None:
+        if self._batches:
+            self._reading.hand_over()
+        else:
             self._take_group()
-        group = self._group
-        assert group is not None
-        place = self._next_step - group.first_step
-        if group.error is not None and place >= group.failed_step:
-            self._finish()
-            raise group.error
-        batch = self._batch(group, place)
-        self._next_step += 1
-        if place + 1 == group.num_steps:
-            self._group = None
-        if self._next_step == 1:
-            self._on_first()
+        batch, step, hash_sum = self._batches.popleft()
+        self._counters.count(step.num_rows, hash_sum, step.num_valid)
+        self._on_step(step.next_position)
         return batch
 
     def end(self, why: str) -> bool:
@@ -108,38 +97,57 @@ class LoaderIterator(Iterator[Batch]):
         return in_use
 
     def _take_group(self) -> None:
+        """Take the next group and make its batches; raise what ends the pass."""
+        if self._done or self._num_taken >= self._reading.ahead.num_steps:
+            if not self._done:
+                self._finish()
+                self._on_end()
+            raise StopIteration
+        if self._error is not None:
+            self._finish()
+            raise self._error
         waited_s = self._reading.wait_s
-        self._group = self._reading.take()
+        group = self._reading.take()
         self._counters.wait_s += self._reading.wait_s - waited_s
-        self._slots = self._group.slots_left()
+        self._num_taken += group.num_steps
+        if group.error is not None:
+            # The good steps before it are handed out first; then the pass ends with it, at its own step.
+            self._error, self._num_taken = group.error, group.first_step + group.failed_step
+        if torch.is_inference_mode_enabled():  # a tensor made in there could never be trained on outside
+            with torch.inference_mode(mode=False):
+                self._make_batches(group)
+        else:
+            self._make_batches(group)
+        if group.first_step == 0:
+            self._on_first()
+        if not self._batches:
+            self._take_group()
+
+    def _make_batches(self, group: Group) -> None:
+        ahead, pool, layout = self._reading.ahead, self._pool, self._pool.layout
+        names, epoch = layout.spec.names, ahead.epoch
+        num_good = group.num_steps if group.error is None else group.failed_step
+        for place, slot in enumerate(group.slots()):
+            if place >= num_good:
+                pool.put_back(slot)
+                continue
+            step = ahead.step(group.first_step + place)
+            num_rows = step.num_rows
+            tensors = tuple(map(torch.from_numpy, layout.lease_views(pool.lease(slot), num_rows)))
+            # A copy: the picks of many steps share one array, which a kept batch would keep whole.
+            samples = group.picks[place * num_rows : (place + 1) * num_rows].copy()
+            valid = step.valid()
+            batch = Batch(
+                names,
+                tensors,
+                pick_keys=PickKeys(samples, self._repeats[:num_rows], epoch, self._seed),
+                weight=step.weight,
+                valid=None if valid is None else torch.from_numpy(valid),
+                cursor=Place(self._stream, epoch, step.next_position),
+            )
+            self._batches.append((batch, step, group.hash_sums[place]))
 
     def _finish(self) -> None:
         self._done = True
-        self._group = None
+        self._batches.clear()
         self._finalizer()
-
-    def _batch(self, group: Group, place: int) -> Batch:
-        step = self._reading.ahead.step(self._next_step)
-        num_rows = step.stop - step.start
-        lease = self._pool.lease(self._slots[place])
-        group.num_handed_out += 1
-        arrays = self._pool.layout.lease_views(lease, num_rows)
-        if torch.is_inference_mode_enabled():  # a tensor made in there could never be trained on outside
-            with torch.inference_mode(mode=False):
-                tensors = tuple(map(torch.from_numpy, arrays))
-        else:
-            tensors = tuple(map(torch.from_numpy, arrays))
-        # A copy: the picks of many steps share one array, which a kept batch would keep whole.
-        samples = group.picks[place * num_rows : (place + 1) * num_rows].copy()
-        epoch = self._reading.ahead.epoch
-        self._counters.count(num_rows, group.hash_sums[place], step.num_valid)
-        self._on_step(step.next_position)
-        valid = step.valid()
-        return Batch(
-            self._names,
-            tensors,
-            pick_keys=PickKeys(samples, self._repeats[:num_rows], epoch, self._seed),
-            weight=step.weight,
-            valid=None if valid is None else torch.from_numpy(valid),
-            cursor=Place(self._stream, epoch, step.next_position),
-        )

@@ -1,7 +1,7 @@
 """Picks ahead of time: the order evaluated for many steps at once.
 
 One call of a shuffle for a batch of 32 costs about 40 us, nearly all of it overhead; for 8,192 positions it is 15 ns
-each. Steps are therefore planned in chunks of about 8,192 rows, and the last two chunks are kept, since readers ask in
+each. Steps are therefore planned in chunks of about 8,192 rows, and the last three chunks are kept: readers ask in
 order.
 """
 
@@ -17,7 +17,7 @@ from flodl_pipe.sampling.steps import RankStep, Steps
 __all__ = ["Lookahead"]
 
 _ROWS_AHEAD = 8192
-_CHUNKS_KEPT = 2
+_CHUNKS_KEPT = 3
 
 
 @final
@@ -58,16 +58,29 @@ class Lookahead:
         lie in one chunk of :attr:`chunk_steps`.
         """
         chunk, offset = divmod(first_step, self.chunk_steps)
+        positions, picks = self._chunk(chunk)
+        # Only the last step of an epoch may have another number of rows, so every offset before it is a multiple.
+        rows_a_step = self._steps.max_rows
+        part = slice(offset * rows_a_step, (offset + num_steps) * rows_a_step)
+        return positions[part], picks[part]
+
+    def prepare(self, step: int) -> None:
+        """Plan the chunk after the one that ``step`` lies in, unless it is planned.
+
+        For the loop's own thread to call: the hundred array operations of a chunk release the interpreter, each, and
+        beside a loop in pure Python a reader would wait for it a hundred times.
+        """
+        following = step // self.chunk_steps + 1
+        if following * self.chunk_steps < self.num_steps and following not in self._chunks:
+            self._chunk(following)
+
+    def _chunk(self, chunk: int) -> tuple[IndexArray, IndexArray]:
         with self._lock:
             if chunk not in self._chunks:
                 while len(self._chunks) >= _CHUNKS_KEPT:
                     del self._chunks[min(self._chunks)]
                 self._chunks[chunk] = self._plan(chunk * self.chunk_steps)
-            positions, picks = self._chunks[chunk]
-        # Only the last step of an epoch may have another number of rows, so every offset before it is a multiple.
-        rows_a_step = self._steps.max_rows
-        part = slice(offset * rows_a_step, (offset + num_steps) * rows_a_step)
-        return positions[part], picks[part]
+            return self._chunks[chunk]
 
     def _plan(self, first: int) -> tuple[IndexArray, IndexArray]:
         last = min(first + self.chunk_steps, self.num_steps)

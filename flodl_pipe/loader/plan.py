@@ -12,11 +12,14 @@ from flodl_pipe.units import format_bytes
 
 __all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
 
-# A batch is widened into a slot and read by the loop soon after: 4 MiB a group and 16 MiB ahead, which fit the
-# processor's last cache, gave the best rates (AMD EPYC, 2 cores, 32 MiB of L3, 2026-11-29, tests/benchmarks/tokens.py).
-_GROUP_DELIVERED_BYTES = 4 << 20
+# A batch is widened into a slot and read by the loop soon after: 32 MiB ahead stay in the processor's last cache, and
+# 8 MiB a group mean few changes of thread. NumPy releases the interpreter in every operation on more than 500 elements,
+# which is one change each: groups have fewer rows. Best rates and waits on an AMD EPYC with 2 cores, 1 MiB of L2 and
+# 32 MiB of L3, 2026-11-29, tests/benchmarks/tokens.py.
+_GROUP_DELIVERED_BYTES = 8 << 20
 _GROUP_STORED_BYTES = 1 << 20
-_RING_BYTES = 16 << 20
+_GROUP_ROWS = 480
+_RING_BYTES = 32 << 20
 _MIN_DEPTH = 4
 _MAX_DEPTH = 512
 # A step larger than this is split among readers.
@@ -139,7 +142,11 @@ def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tup
     else:
         depth = knobs.prefetch
     stored_step_bytes = max(1, sizes.step_rows * sizes.stored_row_bytes)
-    group_steps = min(_GROUP_DELIVERED_BYTES // sizes.slot_bytes, _GROUP_STORED_BYTES // stored_step_bytes)
+    group_steps = min(
+        _GROUP_DELIVERED_BYTES // sizes.slot_bytes,
+        _GROUP_STORED_BYTES // stored_step_bytes,
+        _GROUP_ROWS // sizes.step_rows,
+    )
     # At least one group in the making per reader, and one being handed out.
     group_steps = max(1, min(group_steps, depth // (num_readers + 1)))
     step_parts = 1

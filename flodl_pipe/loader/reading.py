@@ -57,8 +57,8 @@ class Reading:
         self._pool_lock = pool_lock
         self._process = os.getpid()
         self._pace = Pace(plan.num_readers)
-        self._taken_s: float | None = None
-        self._group: Group | None = None
+        self._taken_s = 0.0
+        self._taken_steps = 0
         self._table = SequenceTable(
             ahead.num_steps,
             last_is_short=ahead.last_is_short,
@@ -95,20 +95,24 @@ class Reading:
             LoaderError: after :meth:`stop`.
         """
         asked_s = time.perf_counter()
-        if self._group is not None and self._taken_s is not None:
-            self._pace.loop_took(asked_s - self._taken_s, self._group.num_steps)
-            self._table.give_credit(self._group.num_steps)
+        if self._taken_steps:
+            self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
+            self._table.give_credit(self._taken_steps)
         if not self._table.is_ready():
             self._read_along()
         group = self._table.take()
         if group is None:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
-        self._group = group
+        self._taken_steps = group.num_steps
         self._taken_s = time.perf_counter()
         self.wait_s += self._taken_s - asked_s
-        self._pace.loop_waited(self._taken_s - asked_s, group.num_steps)
-        self._table.rest(rest=self._pace.alone)
+        self.ahead.prepare(group.first_step)
         return group
+
+    def hand_over(self) -> None:
+        """Let a reader that waits for the interpreter pass, between two steps of a loop that keeps it to itself."""
+        if self._pace.hands_over and self._table.has_work:
+            time.sleep(0)
 
     def stop(self, *, wait: bool = True) -> None:
         """Stop the readers; with ``wait``, return only when their threads have ended."""
@@ -121,14 +125,13 @@ class Reading:
         for thread in self._threads:
             thread.join()
         with self._pool_lock:
-            for group in [*self._table.drain(), *([self._group] if self._group else [])]:
-                for slot in group.slots_left():
+            for group in self._table.drain():
+                for slot in group.slots():
                     self._pool.put_back(slot)
-            self._group = None
 
     def _read_along(self) -> None:
-        """Fill groups in the loop's own thread, alone or beside the readers, until the next one is ready."""
-        while not self._table.is_ready() and (self._pace.alone or self._pace.helps):
+        """Fill groups in the loop's own thread until the next one is ready: without readers, or beside slower ones."""
+        while self._pace.helps and not self._table.is_ready():
             claimed = self._table.claim(wait=False)
             if claimed is None:
                 return
@@ -139,9 +142,11 @@ class Reading:
             return Group(first_step, num_steps, num_parts, self._pool.take(num_steps))
 
     def _read(self) -> None:
+        self._table.reader_starts()
         while True:
             claimed = self._table.claim()
             if claimed is None:
+                self._table.reader_ends()
                 return
             self._fill(*claimed)
             # Drop the group before waiting for the next: its error may hold frames, and with them the user's objects.

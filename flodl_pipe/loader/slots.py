@@ -15,9 +15,8 @@ import contextlib
 import mmap
 import queue
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import final
 
 import numpy as np
 
@@ -95,21 +94,6 @@ class Run:
 
 
 @final
-class _Lease(weakref.ref[ByteArray]):
-    """Tells which slot comes back when the array over it has died."""
-
-    __slots__ = ("slot",)
-    slot: int
-
-    def __new__(cls, array: ByteArray, callback: Callable[[Any], None], _slot: int) -> Self:
-        return super().__new__(cls, array, callback)
-
-    def __init__(self, array: ByteArray, callback: Callable[[Any], None], slot: int) -> None:
-        super().__init__(array, callback)  # type: ignore[call-arg]
-        self.slot = slot
-
-
-@final
 class SlotPool:
     """Slots of one layout. ``take`` and ``put_back`` are called under the caller's lock; leases end in any thread.
 
@@ -125,9 +109,11 @@ class SlotPool:
         # One byte per slot, 1 when free; each slab is followed by a 0, so that a run never crosses slabs. Searching it
         # for a run of ones is one call into C.
         self._free = bytearray()
-        self._leases: dict[int, _Lease] = {}
-        # SimpleQueue.put is reentrant, the only kind of call that is safe from a weak reference's callback.
-        self._ended: queue.SimpleQueue[_Lease] = queue.SimpleQueue()
+        # Slot of each lease that lasts, by the identity of a weak reference to it, which is kept here too.
+        self._leases: dict[int, tuple[weakref.ref[ByteArray], int]] = {}
+        # Takes the references of leases that ended. SimpleQueue.put is reentrant, the only kind of call that is safe
+        # from a weak reference's callback.
+        self._ended: queue.SimpleQueue[weakref.ref[ByteArray]] = queue.SimpleQueue()
 
     @property
     def num_mapped(self) -> int:
@@ -154,7 +140,8 @@ class SlotPool:
         assert memory is not None
         size = self.layout.slot_bytes
         array: ByteArray = np.frombuffer(memory, np.uint8, size, place * size)
-        self._leases[slot] = _Lease(array, self._ended.put, slot)
+        reference = weakref.ref(array, self._ended.put)
+        self._leases[id(reference)] = reference, slot
         return array
 
     def put_back(self, slot: int) -> None:
@@ -189,8 +176,7 @@ class SlotPool:
     def _collect(self) -> None:
         """Free the slots whose leases ended, and unmap further slabs that have become free altogether."""
         while not self._ended.empty():
-            slot = self._ended.get().slot
-            del self._leases[slot]
+            _, slot = self._leases.pop(id(self._ended.get()))
             self._free[slot] = 1
         all_free = b"\x01" * self.num_slots
         for place in range(1, len(self._slabs)):

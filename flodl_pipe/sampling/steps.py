@@ -10,8 +10,7 @@ A step takes the positions ``[position, position + G)``. What the last one does 
 Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and mean position ``i`` (modulo the epoch).
 """
 
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 
@@ -25,8 +24,7 @@ DropLast = Literal[True, False, "pad"]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RankStep:
+class RankStep(NamedTuple):
     """One rank's part of one step.
 
     Attributes:

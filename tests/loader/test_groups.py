@@ -1,6 +1,7 @@
 """The sequence table: groups in order, parts shared, credits bounding what is in flight."""
 
 import threading
+import time
 
 import pytest
 
@@ -60,16 +61,25 @@ def test_a_group_larger_than_the_credits_can_still_be_opened():
     assert sizes(table(6, max_steps=1)) == [(0, 4), (4, 2)]
 
 
-def test_readers_that_rest_claim_nothing_and_the_loop_does():
-    found, claimed = table(100), []
-    found.rest(rest=True)
-    thread = threading.Thread(target=lambda: claimed.append(found.claim()))
+def test_it_is_known_whether_a_reader_has_work():
+    found, claimed, ended = table(100), [], threading.Event()
+
+    def read():
+        found.reader_starts()
+        while (part := found.claim()) is not None:
+            claimed.append(part)
+        found.reader_ends()
+        ended.set()
+
+    assert not found.has_work
+    thread = threading.Thread(target=read)
     thread.start()
-    assert found.claim(wait=False)[0].first_step == 0
-    assert claimed == []
-    found.rest(rest=False)
+    while len(claimed) < 2 or found.has_work:  # it has claimed all there is credit for, and waits
+        time.sleep(0.001)
+    found.stop()
     thread.join(timeout=5)
-    assert claimed[0][0].first_step == 4
+    assert ended.is_set()
+    assert not found.has_work
 
 
 def test_groups_are_taken_in_order_whatever_finishes_first():

@@ -1,66 +1,67 @@
-"""Who reads, from measured times: readers ahead, the loop beside them, or the loop alone."""
+"""How loop and readers share processors and interpreter, from measured times per step."""
+
+import time
 
 import pytest
 
-from flodl_pipe.loader.pace import _ALONE_GROUPS, _CHANCE_GROUPS, Pace
+from flodl_pipe.loader.loader import Loader
+from flodl_pipe.loader.pace import Pace
+from tests.loader.sources import Numbers
 
-STEP_S, READ_S = 1e-3, 30e-6
 
-
-def groups(pace, count, *, loop_s=STEP_S, wait_s=0.0, read_s=READ_S, alone_s=None):
-    """Hand out groups of 8 steps to a loop; return whether each was read alone."""
-    was_alone = []
-    for _ in range(count):
+def measured(num_readers=1, *, loop_s, reader_s=30e-6):
+    pace = Pace(num_readers)
+    for _ in range(30):
+        pace.reader_took(8 * reader_s, 8)
         pace.loop_took(8 * loop_s, 8)
-        pace.reader_took(8 * read_s, 8)
-        was_alone.append(pace.alone)
-        pace.loop_waited(8 * ((read_s if alone_s is None else alone_s) if pace.alone else wait_s), 8)
-    return was_alone
+    return pace
 
 
-@pytest.fixture
-def pace():
-    return Pace(1)
-
-
-def test_readers_that_keep_ahead_are_left_to_it(pace):
-    assert not any(groups(pace, 1000, wait_s=5e-6))
-
-
-def test_a_loop_that_waits_longer_than_a_read_takes_goes_on_alone(pace):
-    assert groups(pace, _CHANCE_GROUPS + 1, wait_s=300e-6) == [False] * _CHANCE_GROUPS + [True]
-
-
-def test_the_readers_get_another_chance_and_may_keep_it(pace):
-    groups(pace, _CHANCE_GROUPS, wait_s=300e-6)
-    assert all(groups(pace, _ALONE_GROUPS))
-    assert not any(groups(pace, 1000, wait_s=5e-6))
-
-
-def test_a_chance_that_was_missed_is_short(pace):
-    was_alone = groups(pace, 2000, wait_s=300e-6)
-    assert sum(was_alone) / len(was_alone) > 0.98
-
-
-def test_reading_alone_is_given_up_where_reads_wait_for_a_disk(pace):
-    was_alone = groups(pace, 1000, wait_s=300e-6, alone_s=5e-3)
-    assert sum(was_alone) <= 2
-
-
-def test_a_loop_faster_than_its_readers_helps(pace):
-    groups(pace, 50, loop_s=8e-6, wait_s=20e-6)
-    assert pace.helps
-    assert not pace.alone
-    groups(pace, 50)
+def test_before_anything_is_measured_readers_are_left_alone():
+    pace = Pace(1)
     assert not pace.helps
+    assert not pace.hands_over
+
+
+def test_a_loop_faster_than_its_readers_helps():
+    pace = measured(loop_s=8e-6)
+    assert pace.helps
+    assert not pace.hands_over
 
 
 def test_more_readers_need_a_faster_loop_before_it_helps():
-    pace = Pace(4)
-    groups(pace, 50, loop_s=10e-6, wait_s=20e-6)
+    assert not measured(4, loop_s=10e-6).helps
+
+
+def test_a_slow_loop_hands_over():
+    pace = measured(loop_s=1e-3)
+    assert pace.hands_over
     assert not pace.helps
 
 
-def test_without_readers_the_loop_is_always_alone():
-    pace = Pace(0)
-    assert all(groups(pace, 600, wait_s=1.0))
+def test_a_loop_that_changes_is_followed():
+    pace = measured(loop_s=8e-6)
+    for _ in range(30):
+        pace.loop_took(8e-3, 8)
+    assert (pace.helps, pace.hands_over) == (False, True)
+
+
+def test_without_readers_the_loop_always_reads():
+    assert Pace(0).helps
+    assert measured(0, loop_s=1.0).helps
+
+
+@pytest.mark.parametrize("width", [8, 4096])
+def test_a_reader_is_not_starved_by_a_loop_that_keeps_the_interpreter(width):
+    """Without the hand-over a reader may wait for the interpreter for seconds, and every group is waited for."""
+    with Loader(Numbers(20_000, width=width), batch_size=4, readers=1, mode="streaming") as loader:
+        iterator = iter(loader)
+        waits = []
+        for _ in range(400):
+            began = time.perf_counter()
+            next(iterator)
+            waits.append(time.perf_counter() - began)
+            end = time.perf_counter() + 0.5e-3
+            while time.perf_counter() < end:
+                pass
+        assert loader.statistics().wait_s < 0.5 * sum(waits[100:]) + 0.3

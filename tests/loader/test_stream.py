@@ -94,16 +94,16 @@ def test_a_large_step_is_split_among_readers_and_whole_again():
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-@pytest.mark.parametrize("who", ["helps", "alone"])
-def test_whoever_reads_the_batches_are_the_same(monkeypatch, who, readers):
+@pytest.mark.parametrize(("helps", "hands_over"), [(True, False), (False, True)])
+def test_whoever_reads_the_batches_are_the_same(monkeypatch, helps, hands_over, readers):
     options = {"batch_size": 4, "seed": 2, "drop_last": False}
-    if who == "helps":
-        monkeypatch.setattr("flodl_pipe.loader.pace.Pace.helps", property(lambda _: True))
-    else:  # change at every other group
-        monkeypatch.setattr("flodl_pipe.loader.pace._ALONE_GROUPS", 1)
-        monkeypatch.setattr("flodl_pipe.loader.pace._CHANCE_GROUPS", 1)
-        monkeypatch.setattr("flodl_pipe.loader.pace.Pace.helps", property(lambda _: False))
-    assert batches(Numbers(3001), readers=readers, **options) == batches(Numbers(3001), readers=0, **options)
+    expected = batches(Numbers(3001), readers=0, **options)
+
+    def decide(pace, _seconds, _num_steps):
+        pace.helps, pace.hands_over = helps, hands_over
+
+    monkeypatch.setattr("flodl_pipe.loader.pace.Pace.loop_took", decide)
+    assert batches(Numbers(3001), readers=readers, **options) == expected
 
 
 @pytest.fixture
