@@ -118,15 +118,17 @@ class SequenceTable:
         self._unclaimed: deque[Part] = deque()
         self._stopped = False
         self._num_working = 0
+        self._num_waiting = 0
+        self._num_ready_steps = 0
         # Reentrant: collecting garbage inside a method may finalise another pass's iterator in this very thread.
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._credit = threading.Condition(self._lock)
 
     @property
-    def has_work(self) -> bool:
-        """Whether a reader has something to read; looked at without the lock, as a hint."""
-        return self._num_working > 0
+    def runs_low(self) -> bool:
+        """Whether a reader has something to read and less than half is ready; looked at without the lock, as a hint."""
+        return self._num_working > 0 and 2 * self._num_ready_steps < self._max_steps
 
     def reader_starts(self) -> None:
         """Note that one more thread claims with ``wait``."""
@@ -151,8 +153,8 @@ class SequenceTable:
                     self._open_group(num_steps)
                 elif wait:
                     self._num_working -= 1
+                    self._num_waiting += 1
                     self._credit.wait()
-                    self._num_working += 1
                 else:
                     return None
             return None
@@ -161,7 +163,10 @@ class SequenceTable:
         """Note that one part of a group was read, or failed."""
         with self._lock:
             group.parts_left -= 1
-            if not group.parts_left and self._in_flight and self._in_flight[0] is group:
+            if group.parts_left:
+                return
+            self._num_ready_steps += group.num_steps
+            if self._in_flight and self._in_flight[0] is group:
                 self._ready.notify_all()
 
     def is_ready(self) -> bool:
@@ -177,20 +182,24 @@ class SequenceTable:
         with self._lock:
             while not self._stopped and not (self._in_flight and not self._in_flight[0].parts_left):
                 self._ready.wait()
-            return None if self._stopped else self._in_flight.popleft()
+            if self._stopped:
+                return None
+            group = self._in_flight.popleft()
+            self._num_ready_steps -= group.num_steps
+            return group
 
     def give_credit(self, num_steps: int) -> None:
         """Note that a group of ``num_steps`` that was taken has been handed out whole."""
         with self._lock:
             self._num_open_steps -= num_steps
-            self._credit.notify_all()
+            self._wake_readers()
 
     def stop(self) -> None:
         """End claims and waits, now and later."""
         with self._lock:
             self._stopped = True
             self._ready.notify_all()
-            self._credit.notify_all()
+            self._wake_readers()
 
     def drain(self) -> list[Group]:
         """Return the groups that were not taken, and forget them; for a stopped table whose readers have ended."""
@@ -198,6 +207,13 @@ class SequenceTable:
             groups = list(self._in_flight)
             self._in_flight.clear()
             return groups
+
+    def _wake_readers(self) -> None:
+        # They count as working from now on, not from when they run: until then they wait for the interpreter, and the
+        # loop should know.
+        self._num_working += self._num_waiting
+        self._num_waiting = 0
+        self._credit.notify_all()
 
     def _next_size(self) -> int:
         to_chunk_end = self._chunk_steps - self._next_step % self._chunk_steps
@@ -210,4 +226,4 @@ class SequenceTable:
         self._in_flight.append(group)
         self._unclaimed.extend((group, part) for part in range(self._step_parts))
         if self._step_parts > 1:
-            self._credit.notify_all()
+            self._wake_readers()

@@ -58,7 +58,7 @@ class Reading:
         self._process = os.getpid()
         self._pace = Pace(plan.num_readers)
         self._taken_s = 0.0
-        self._taken_steps = 0
+        self._taken_steps = self._next_step = 0
         self._table = SequenceTable(
             ahead.num_steps,
             last_is_short=ahead.last_is_short,
@@ -97,21 +97,21 @@ class Reading:
         asked_s = time.perf_counter()
         if self._taken_steps:
             self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
+            self.ahead.prepare(self._next_step)  # before a reader wakes, which would compete for the interpreter
             self._table.give_credit(self._taken_steps)
         if not self._table.is_ready():
             self._read_along()
         group = self._table.take()
         if group is None:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
-        self._taken_steps = group.num_steps
+        self._taken_steps, self._next_step = group.num_steps, group.first_step + group.num_steps
         self._taken_s = time.perf_counter()
         self.wait_s += self._taken_s - asked_s
-        self.ahead.prepare(group.first_step)
         return group
 
     def hand_over(self) -> None:
         """Let a reader that waits for the interpreter pass, between two steps of a loop that keeps it to itself."""
-        if self._pace.hands_over and self._table.has_work:
+        if self._pace.hands_over and self._table.runs_low:
             time.sleep(0)
 
     def stop(self, *, wait: bool = True) -> None:
