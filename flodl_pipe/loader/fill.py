@@ -18,7 +18,7 @@ from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotLayout
-from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.protocol import FileSource, Source
 
 __all__ = ["Filler"]
 
@@ -49,6 +49,7 @@ class Filler:
         keep_digest: bool,
     ) -> None:
         self._source = source
+        self._file_source = source if isinstance(source, FileSource) else None
         self._layout = layout
         self._resident = resident
         self._read_lock = read_lock
@@ -123,13 +124,18 @@ class Filler:
         if self._resident is not None and self._resident.is_ready:
             return self._resident.gather(indices)
         num_rows = len(indices)
-        kept: dict[str, Array] | None = getattr(self._scratch, "fields", None)
-        if kept is None or len(next(iter(kept.values()))) < num_rows:
-            kept = self._scratch.fields = self._source.spec.empty(num_rows)
-        stored = {name: array[:num_rows] for name, array in kept.items()}
+        stored = self._buffers(num_rows)
         with self._read_lock:
             self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
         return stored
+
+    def _buffers(self, num_rows: int) -> Rows:
+        if self._file_source is not None:
+            return self._file_source.buffers(num_rows)
+        kept: dict[str, Array] | None = getattr(self._scratch, "fields", None)
+        if kept is None or len(next(iter(kept.values()))) < num_rows:
+            kept = self._scratch.fields = self._source.spec.empty(num_rows)
+        return {name: array[:num_rows] for name, array in kept.items()}
 
     def _deliver(self, stored: Rows, views: Rows) -> None:
         self._source.deliver(stored, {own: views[shown] for own, shown in self._names})

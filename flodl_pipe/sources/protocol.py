@@ -123,6 +123,13 @@ class FileSource(Source, Protocol):
     extents: Extents | None
     """The samples as runs of bytes, or None where a sample is more than one run."""
 
+    def buffers(self, num_rows: int) -> dict[str, Array]:
+        """Return one array of ``num_rows`` rows per stored field, where :meth:`read_into` is quickest to read to.
+
+        They belong to this thread and may be the same every time: use what was read before asking again.
+        """
+        ...
+
     def check_unchanged(self) -> None:
         """Compare the files with what they were when the source was built.
 

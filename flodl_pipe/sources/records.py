@@ -19,6 +19,7 @@ from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
+from flodl_pipe.sources.row_table import RowTable
 from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.protocol import Blobs
@@ -97,17 +98,18 @@ class Records:
         ]
         self._blobs, self._parts, self._notes = blobs, dict(parts), notes
         self._record_bytes, self._header_bytes = record_bytes, header_bytes
-        self._ends: IndexArray = np.cumsum(np.array(counts, dtype=np.int64))
         self._counts = np.array(counts, dtype=np.int64)
-        self._joined = JoinedBytes(
-            blobs, np.full(len(counts), header_bytes, dtype=np.int64), self._counts * record_bytes
-        )
+        headers = np.full(len(counts), header_bytes, dtype=np.int64)
+        self._rows = RowTable(self._counts, headers, record_bytes)
+        self._joined = JoinedBytes(blobs, headers, self._counts * record_bytes)
         self.spec = SampleSpec((Field("record", "uint8", (record_bytes,)),))
         self.delivered = SampleSpec(
             tuple(Field(name, np.dtype(part.dtype).name, tuple(part.shape)) for name, part in parts.items())
         )
         self.thread_safe = True
-        self.extents: Extents | None = RecordExtents(self._joined, record_bytes)
+        self.extents: Extents | None = RecordExtents(
+            self._joined, RowTable(self._counts, self._joined.starts, record_bytes), record_bytes
+        )
 
     @classmethod
     def open(
@@ -141,17 +143,18 @@ class Records:
         )
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._rows)
 
     def read_into(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Read records into rows of ``out``; see :meth:`flodl_pipe.sources.protocol.Source.read_into`."""
         if not len(indices):
             return
-        _require_indices(indices, len(self))
-        files = np.searchsorted(self._ends, indices, side="right")
-        inside = indices - (self._ends - self._counts)[files]
-        offsets = self._header_bytes + inside * self._record_bytes
+        files, offsets = self._rows.locate(indices)
         self._blobs.read_rows(files, offsets, self._record_bytes, rows, out["record"])
+
+    def buffers(self, num_rows: int) -> dict[str, Array]:
+        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.FileSource.buffers`."""
+        return {"record": self._blobs.buffer(num_rows * self._record_bytes).reshape(num_rows, self._record_bytes)}
 
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
         """Copy the fields out of stored records; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
@@ -198,24 +201,18 @@ class Records:
 class RecordExtents:
     """Records as runs of bytes of all files joined; a :class:`flodl_pipe.sources.protocol.Extents`."""
 
-    def __init__(self, joined: JoinedBytes, record_bytes: int) -> None:
-        self._joined = joined
+    def __init__(self, joined: JoinedBytes, rows: RowTable, record_bytes: int) -> None:
+        self._joined, self._rows = joined, rows
         self.num_bytes = joined.num_bytes
         self.row_bytes = record_bytes
 
     def starts(self, indices: IndexArray) -> IndexArray:
         """Return the first byte of each record in the joined range, int64, shape ``(K,)``."""
-        _require_indices(indices, self.num_bytes // self.row_bytes)
-        return indices * self.row_bytes
+        return self._rows.locate(indices)[1]
 
     def read(self, start: int, out: ByteArray) -> None:
         """Fill ``out`` with the joined bytes from ``start`` on."""
         self._joined.read(start, out)
-
-
-def _require_indices(indices: IndexArray, count: int) -> None:
-    if len(indices) and (indices.min() < 0 or indices.max() >= count):
-        raise IndexError(f"samples {indices.min()} .. {indices.max()} are not all in 0 .. {count - 1}")
 
 
 def _require_fit(parts: Mapping[str, RecordPart], record_bytes: int) -> None:

@@ -83,6 +83,7 @@ class TokenShards:
         length = (Field("num_tokens", "int64"),) if tail == "keep" else ()
         joined = JoinedBytes(blobs, table.offsets, table.tokens * self._item_bytes)
         self._joined = joined
+        self._rows = self._windows.rows(table.offsets, self._item_bytes)
         self.spec = SampleSpec((stored, *length))
         self.delivered = SampleSpec.of(input=("int64", (seq_len,)), target=("int64", (seq_len,)))
         self.thread_safe = True
@@ -158,15 +159,15 @@ class TokenShards:
         """Read windows into rows of ``out``; see :meth:`flodl_pipe.sources.protocol.Source.read_into`."""
         if not len(indices):
             return
-        shards, first = self._windows.locate(indices)
+        shards, offsets = self._rows.locate(indices)
         tokens = out["tokens"]
         raw: ByteArray = tokens.view(np.uint8)
-        offsets = self._table.offsets[shards] + first * self._item_bytes
         row_bytes = raw.shape[1]
         if not self._windows.keep_tail:
             self._blobs.read_rows(shards, offsets, row_bytes, rows, raw)
         else:
-            counts = np.minimum(self._table.tokens[shards] - first, tokens.shape[1])
+            left = self._table.tokens[shards] - (offsets - self._table.offsets[shards]) // self._item_bytes
+            counts = np.minimum(left, tokens.shape[1])
             out["num_tokens"][rows] = counts
             whole = counts == tokens.shape[1]
             self._blobs.read_rows(shards[whole], offsets[whole], row_bytes, rows[whole], raw)
@@ -176,6 +177,12 @@ class TokenShards:
                 raw[rows[i], used:] = 0
         if self._check:
             self._check.require_rows(tokens, rows, shards, offsets, self._blobs.names)
+
+    def buffers(self, num_rows: int) -> dict[str, Array]:
+        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.FileSource.buffers`."""
+        kept = self.spec.empty(0 if self.extents else num_rows)
+        tokens = self._blobs.buffer(num_rows * self.spec.fields[0].row_bytes).view(self._table.dtype)
+        return {**kept, "tokens": tokens.reshape(num_rows, -1)}
 
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
         """Slice and widen stored windows; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
@@ -227,16 +234,15 @@ class TokenExtents:
     """Windows as runs of bytes in the joined tokens of all shards; a :class:`flodl_pipe.sources.protocol.Extents`."""
 
     def __init__(self, joined: JoinedBytes, windows: Windows, table: ShardTable, check: IdCheck | None) -> None:
-        self._joined, self._windows, self._check = joined, windows, check
+        self._joined, self._check = joined, check
         self._dtype = np.dtype(table.dtype)
+        self._rows = windows.rows(joined.starts, self._dtype.itemsize)
         self.num_bytes = joined.num_bytes
         self.row_bytes = (windows.seq_len + 1) * self._dtype.itemsize
 
     def starts(self, indices: IndexArray) -> IndexArray:
         """Return the first byte of each window in the joined range, int64, shape ``(K,)``."""
-        shards, first = self._windows.locate(indices)
-        starts: IndexArray = self._joined.starts[shards] + first * self._dtype.itemsize
-        return starts
+        return self._rows.locate(indices)[1]
 
     def read(self, start: int, out: ByteArray) -> None:
         """Fill ``out`` with the joined bytes from ``start`` on; ids are checked as in samples."""

@@ -9,7 +9,7 @@ A window is ``seq_len`` tokens and the target of the last one, so ``seq_len + 1`
     left over (tail)                                             x  x  x
     with tail=keep, window 2                                   x x  x  x  (padded)
 
-Shape letters: ``K`` windows asked for, ``S`` shards.
+Shape letter: ``S`` shards.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import IndexArray
+from flodl_pipe.sources.row_table import RowTable
 
 __all__ = ["Windows"]
 
@@ -42,7 +43,6 @@ class Windows:
     keep_tail: bool
     per_shard: IndexArray = field(init=False)
     tail_tokens: IndexArray = field(init=False)
-    _ends: IndexArray = field(init=False)
 
     def __post_init__(self) -> None:
         whole = np.where(self.tokens > self.seq_len, (self.tokens - self.seq_len - 1) // self.stride + 1, 0)
@@ -54,10 +54,9 @@ class Windows:
             whole, tail = whole + part, np.where(part, 0, tail)
         object.__setattr__(self, "per_shard", whole)
         object.__setattr__(self, "tail_tokens", tail)
-        object.__setattr__(self, "_ends", np.cumsum(whole))
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.per_shard.sum())
 
     @property
     def gap_tokens(self) -> int:
@@ -65,13 +64,11 @@ class Windows:
         gap = max(self.stride - self.seq_len - 1, 0)
         return gap * int(np.maximum(self.per_shard - 1, 0).sum())
 
-    def locate(self, indices: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Return shard and first token of windows, two int64 arrays of shape ``(K,)``.
+    def rows(self, bases: IndexArray, item_bytes: int) -> RowTable:
+        """Return where the windows begin, in bytes.
 
-        Raises:
-            IndexError: if an index is not in ``[0, len(self))``.
+        Args:
+            bases: First byte of each shard's tokens, int64, shape ``(S,)``.
+            item_bytes: Bytes of a token.
         """
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"samples {indices.min()} .. {indices.max()} are not all in 0 .. {len(self) - 1}")
-        shards = np.searchsorted(self._ends, indices, side="right")
-        return shards, (indices - (self._ends - self.per_shard)[shards]) * self.stride
+        return RowTable(self.per_shard, bases, self.stride * item_bytes)

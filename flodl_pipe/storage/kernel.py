@@ -1,4 +1,5 @@
-"""The Linux calls behind the vectored read, through ctypes, which releases the GIL around each but :func:`statuses`.
+"""The Linux calls behind the vectored read, through ctypes, which releases the GIL around each but
+:func:`has_identity`.
 
 A user's file is mapped read-only and *never touched from user space*: its pages are only ever named in an iovec, so
 the kernel does the reading. A page that is gone (the file was shortened) then shows as ``EFAULT`` or a short count,
@@ -10,23 +11,29 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from functools import cache
 
 from flodl_pipe.arrays import IndexArray
 
-__all__ = ["IOV_MAX", "Status", "advise_random", "gather", "map_file", "statuses", "unmap", "vectored_supported"]
+__all__ = [
+    "IOV_MAX",
+    "advise_random",
+    "gather",
+    "has_identity",
+    "identity",
+    "map_file",
+    "unmap",
+    "vectored_supported",
+]
 
 IOV_MAX = 1024
 """Most iovec entries of one call; Linux fixes it."""
 
-Status = tuple[int, int, int, int, int]
-"""Size, device, inode, modification time in ns, number of links."""
-
-# struct statx, the same on every architecture: links (u32) at 16; inode, size (u64) at 32; modification time (s64, u32)
-# at 112; device (2 x u32) at 136.
+# struct statx, the same on every architecture: links (u32) at 16; inode and size (u64) at 32; modification time (s64,
+# u32) at 112; device (2 x u32) at 136.
 _STATX_BYTES = 256
-_STATX = struct.Struct("@16x I 12x Q Q 64x q I 12x I I")
 _AT_FDCWD, _STATX_BASIC_STATS = -100, 0x7FF
 
 _FAILED = ctypes.c_void_p(-1).value
@@ -88,24 +95,30 @@ def gather(descriptor: int, vectors: IndexArray) -> int:
     return count
 
 
-def statuses(paths: Sequence[str]) -> list[Status | None]:
-    """Return the status of each file, None for one that cannot be reached; the GIL is held throughout.
+def identity(size: int, device: int, inode: int, mtime_ns: int) -> tuple[bytes, bytes, bytes]:
+    """Return a file's identity as the parts of a status that :func:`has_identity` compares."""
+    seconds, nanoseconds = divmod(mtime_ns, 1_000_000_000)
+    return (
+        struct.pack("=QQ", inode, size),
+        struct.pack("=qI", seconds, nanoseconds),
+        struct.pack("=II", os.major(device), os.minor(device)),
+    )
+
+
+def has_identity(path: bytes, expected: tuple[bytes, bytes, bytes]) -> bool:
+    """Return whether a file is there and has this identity; the GIL is held throughout.
 
     A status takes about 1 us. ``os.stat`` would release the GIL for it, and beside a training loop in pure Python
     getting it back takes the interpreter's switch interval of 5 ms, per file.
     """
-    status = _statx()
-    if status is None:
-        return [_plain_status(path) for path in paths]
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    found: list[Status | None] = []
-    for path in paths:
-        if status(_AT_FDCWD, os.fsencode(path), 0, _STATX_BASIC_STATS, buffer):
-            found.append(None)
-            continue
-        links, inode, size, seconds, nanoseconds, major, minor = _STATX.unpack_from(buffer)
-        found.append((size, os.makedev(major, minor), inode, seconds * 1_000_000_000 + nanoseconds, links))
-    return found
+    statx = _statx()
+    if statx is None:
+        return _plain_has_identity(path, expected)
+    buffer = _status_buffer()
+    if statx(_AT_FDCWD, path, 0, _STATX_BASIC_STATS, buffer):
+        return False
+    found = buffer.raw
+    return (found[32:48], found[112:124], found[136:144]) == expected and found[16:20] != b"\0\0\0\0"
 
 
 @cache
@@ -118,12 +131,26 @@ def _statx() -> Callable[..., int] | None:
     return call
 
 
-def _plain_status(path: str) -> Status | None:
+class _Local(threading.local):
+    buffer: "ctypes.Array[ctypes.c_char] | None" = None
+
+
+_local = _Local()
+
+
+def _status_buffer() -> "ctypes.Array[ctypes.c_char]":
+    if _local.buffer is None:
+        _local.buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    return _local.buffer
+
+
+def _plain_has_identity(path: bytes, expected: tuple[bytes, bytes, bytes]) -> bool:
     try:
         status = os.stat(path)  # noqa: PTH116 - the same call as above, by its own name
     except OSError:
-        return None
-    return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_nlink
+        return False
+    found = identity(status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
+    return found == expected and status.st_nlink > 0
 
 
 def _os_error() -> OSError:

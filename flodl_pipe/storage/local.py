@@ -22,7 +22,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage import kernel
 from flodl_pipe.storage.handles import open_pinned
 from flodl_pipe.storage.mapped import MappedReader
-from flodl_pipe.storage.pins import FilePin, pin_file, require_all_pinned, require_pinned
+from flodl_pipe.storage.pins import FilePin, PinWatch, pin_file, require_pinned
 from flodl_pipe.storage.queued import QueuedReader, queue_supported
 from flodl_pipe.units import format_count
 
@@ -61,6 +61,7 @@ class LocalBlobs:
         self._names = tuple(str(Path(path).absolute()) for path in paths)
         self._pins = tuple(map(pin_file, self._names))
         self._sizes: IndexArray = np.array([pin.size for pin in self._pins], dtype=np.int64)
+        self._watch = PinWatch(self._names, self._pins)
         self._way: Way | None = way
         self._max_open = max_open
         self._reader: MappedReader | QueuedReader | None = None
@@ -121,6 +122,12 @@ class LocalBlobs:
             os.close(descriptor)
         require_pinned(path, pin, offset=offset)
 
+    def buffer(self, num_bytes: int) -> ByteArray:
+        """Return bytes to read rows to; see :meth:`flodl_pipe.storage.protocol.Blobs.buffer`."""
+        reader = self._open_reader()
+        lent = reader.buffer(num_bytes) if isinstance(reader, MappedReader) else None
+        return np.empty(num_bytes, dtype=np.uint8) if lent is None else lent
+
     def check_unchanged(self) -> None:
         """Compare every file with its pin, change time included.
 
@@ -155,7 +162,9 @@ class LocalBlobs:
         if broken is not None:
             row, inside = broken
             raise self._why_short(int(blobs[row]), int(offsets[row]) + inside)
-        require_all_pinned(self._names, self._pins, touched.tolist())
+        changed = self._watch.changed(touched.tolist())
+        if changed is not None:
+            require_pinned(self._names[changed], self._pins[changed])  # words the error
 
     def _read_each(self, blobs: IndexArray, offsets: IndexArray, rows: IndexArray, out: ByteArray) -> None:
         """Read rows one by one, straight into place, with one file open at a time."""
@@ -198,9 +207,10 @@ class LocalBlobs:
             raise SourceError(
                 f"blobs {blobs.min()} .. {blobs.max()} do not exist: there are {len(self._names)}, numbered from 0"
             )
-        inside = (offsets >= 0) & (offsets <= self._sizes[blobs] - row_bytes)
-        if not inside.all():
-            bad = int(np.argmin(inside))
+        room = self._sizes[blobs]
+        room -= offsets
+        if int(room.min()) < row_bytes or int(offsets.min()) < 0:
+            bad = int(np.argmax((room < row_bytes) | (offsets < 0)))
             raise self._outside(int(blobs[bad]), int(offsets[bad]), row_bytes)
 
     def _outside(self, blob: int, offset: int, num_bytes: int) -> SourceError:

@@ -67,6 +67,15 @@ class MappedReader:
         """Return how many rows one call takes at most."""
         return min(kernel.IOV_MAX, SCRATCH_BYTES // row_bytes)
 
+    def buffer(self, num_bytes: int) -> ByteArray | None:
+        """Return this thread's scratch, where rows need no second copy; None if it is too small or not to be had."""
+        if num_bytes > SCRATCH_BYTES:
+            return None
+        try:
+            return self._scratch.get().bytes[:num_bytes]
+        except OSError:
+            return None
+
     def read(
         self,
         blobs: IndexArray,
@@ -110,8 +119,11 @@ class MappedReader:
         if count < num_bytes:
             return count // row_bytes, count % row_bytes
         first = int(rows[0])
+        consecutive = bool((rows[1:] - rows[:-1] == 1).all())
+        if consecutive and not first and out.ctypes.data == scratch.bytes.ctypes.data:
+            return None  # the rows are the scratch
         found = scratch.bytes[:num_bytes].reshape(len(rows), row_bytes)
-        if (rows[1:] - rows[:-1] == 1).all():
+        if consecutive:
             # Not a NumPy copy: that would release the interpreter for these 30 us, and win it back only after the
             # training loop's switch interval.
             out[first : first + len(rows)].data.cast("B")[:] = found.data.cast("B")

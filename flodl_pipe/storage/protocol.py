@@ -62,6 +62,13 @@ class Blobs(Protocol):
         """
         ...
 
+    def buffer(self, num_bytes: int) -> ByteArray:
+        """Return ``num_bytes`` bytes, uint8, 1-D, where :meth:`read_rows` is quickest to read to.
+
+        They belong to this thread and may be the same every time: use what was read before asking again.
+        """
+        ...
+
     def check_unchanged(self) -> None:
         """Compare every blob with what it was when the list was made.
 

@@ -61,25 +61,34 @@ def test_a_group_larger_than_the_credits_can_still_be_opened():
     assert sizes(table(6, max_steps=1)) == [(0, 4), (4, 2)]
 
 
-def test_it_is_known_whether_a_reader_has_work():
-    found, claimed, ended = table(100), [], threading.Event()
+def test_it_is_known_whether_readers_fall_behind():
+    found, claimed = table(100), []
 
     def read():
         found.reader_starts()
         while (part := found.claim()) is not None:
             claimed.append(part)
         found.reader_ends()
-        ended.set()
 
-    assert not found.has_work
+    assert not found.runs_low, "nobody reads"
     thread = threading.Thread(target=read)
     thread.start()
-    while len(claimed) < 2 or found.has_work:  # it has claimed all there is credit for, and waits
+    while len(claimed) < 2 or found.runs_low:  # it claims all there is credit for, then waits
         time.sleep(0.001)
+    first, second = claimed[0][0], claimed[1][0]
+    found.finish(first)
+    found.take()
+    found.give_credit(first.num_steps)
+    assert found.runs_low, "a reader that was given credit has work from then on, not from when it runs"
+    while len(claimed) < 3:
+        time.sleep(0.001)
+    found.finish(second)
+    found.finish(claimed[2][0])
+    found.give_credit(0)
+    assert not found.runs_low, "half is ready"
     found.stop()
     thread.join(timeout=5)
-    assert ended.is_set()
-    assert not found.has_work
+    assert not thread.is_alive()
 
 
 def test_groups_are_taken_in_order_whatever_finishes_first():

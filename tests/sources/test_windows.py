@@ -38,18 +38,20 @@ def test_windows_equal_a_naive_loop(tokens: list[int], seq_len: int, stride: int
     assert len(windows) == len(found)
     assert windows.per_shard.tolist() == [sum(shard == s for shard, _, _ in found) for s in range(len(tokens))]
     assert (int(windows.tail_tokens.sum()), windows.gap_tokens) == (tail, gap)
-    shards, first = windows.locate(np.arange(len(found)))
+    shards, first = windows.rows(np.zeros(len(windows.tokens), dtype=np.int64), 1).locate(np.arange(len(found)))
     assert list(zip(shards.tolist(), first.tolist(), strict=True)) == [(s, f) for s, f, _ in found]
 
 
 def test_counts_are_exact_at_2_to_the_62() -> None:
     windows = Windows(np.array([2**61, 2**61 - 5]), 1, 1, False)
     assert len(windows) == 2**62 - 7
-    shards, first = windows.locate(np.array([2**61 - 2, 2**61 - 1, 2**62 - 8]))
+    shards, first = windows.rows(np.zeros(len(windows.tokens), dtype=np.int64), 1).locate(
+        np.array([2**61 - 2, 2**61 - 1, 2**62 - 8])
+    )
     assert (shards.tolist(), first.tolist()) == ([0, 1, 1], [2**61 - 2, 0, 2**61 - 7])
 
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_an_index_outside_is_refused(index: int) -> None:
     with pytest.raises(IndexError, match=r"0 \.\. 1"):
-        Windows(np.array([9]), 4, 4, False).locate(np.array([index]))
+        Windows(np.array([9]), 4, 4, False).rows(np.array([0]), 1).locate(np.array([index]))
