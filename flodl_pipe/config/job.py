@@ -28,7 +28,7 @@ class RunJob(StrictModel):
     """Steps between two writes of the cursor; null: only at the end. Needs `save`."""
 
     resume: LocalPath | None = None
-    """Cursor file to continue from."""
+    """Save file to continue from; it must exist, unless it is also `save`: then the run starts anew."""
 
     step_time_s: Annotated[float, Field(ge=0.0)] = 0.0
     """Seconds each step pretends to compute."""

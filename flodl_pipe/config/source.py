@@ -49,7 +49,7 @@ class TokenShardsConfig(StrictModel):
     """Tokens from one window's start to the next; null: `seq_len`."""
 
     tail: Literal["drop", "keep"] = "drop"
-    """Tokens of a shard that do not fill a last window: leave them out, or keep a window that ends with the shard."""
+    """Tokens that fill no last window of a shard: drop them, or keep a shorter window, padded (target -100)."""
 
     vocab_size: Count | None = None
     """Number of token ids; when set, an id outside 0 .. vocab_size - 1 is an error."""
