@@ -104,8 +104,9 @@ class LoaderIterator(Iterator[Batch]):
                 self._on_end()
             raise StopIteration
         if self._error is not None:
+            error, self._error = self._error, None
             self._finish()
-            raise self._error
+            raise error
         waited_s = self._reading.wait_s
         group = self._reading.take()
         self._counters.wait_s += self._reading.wait_s - waited_s

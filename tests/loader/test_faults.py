@@ -59,12 +59,12 @@ def test_a_shortage_of_memory_ends_the_resident_set_not_the_run(monkeypatch, cap
 
 
 def test_a_source_that_is_not_thread_safe_is_read_by_one_reader_at_a_time():
-    source = Numbers(600, delay_s=0.0005, thread_safe=False)
-    with Loader(source, batch_size=2, readers=4, mode="streaming") as loader:
+    source = Numbers(600, delay_s=0.001, thread_safe=False)
+    with Loader(source, batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
         assert len(ids(loader)) == 300
     assert source.most_inside == 1
-    source = Numbers(600, delay_s=0.0005)
-    with Loader(source, batch_size=2, readers=4, mode="streaming") as loader:
+    source = Numbers(600, delay_s=0.001)
+    with Loader(source, batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
         ids(loader)
     assert source.most_inside > 1
 

@@ -2,8 +2,6 @@
 
 import time
 
-import pytest
-
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.pace import Pace
 from tests.loader.sources import Numbers
@@ -51,17 +49,15 @@ def test_without_readers_the_loop_always_reads():
     assert measured(0, loop_s=1.0).helps
 
 
-@pytest.mark.parametrize("width", [8, 4096])
-def test_a_reader_is_not_starved_by_a_loop_that_keeps_the_interpreter(width):
-    """Without the hand-over a reader may wait for the interpreter for seconds, and every group is waited for."""
-    with Loader(Numbers(20_000, width=width), batch_size=4, readers=1, mode="streaming") as loader:
-        iterator = iter(loader)
-        waits = []
-        for _ in range(400):
-            began = time.perf_counter()
+def test_a_reader_keeps_up_beside_a_loop_that_keeps_the_interpreter():
+    """Without the hand-over a reader may wait for the interpreter for seconds."""
+    with Loader(Numbers(20_000, width=64), batch_size=4, readers=1, mode="streaming") as loader:
+        iterator, waited_s, began = iter(loader), 0.0, time.perf_counter()
+        for _ in range(600):
+            asked = time.perf_counter()
             next(iterator)
-            waits.append(time.perf_counter() - began)
+            waited_s += time.perf_counter() - asked
             end = time.perf_counter() + 0.5e-3
             while time.perf_counter() < end:
                 pass
-        assert loader.statistics().wait_s < 0.5 * sum(waits[100:]) + 0.3
+        assert waited_s < 0.5 * (time.perf_counter() - began)
