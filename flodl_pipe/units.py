@@ -44,7 +44,7 @@ def format_bytes(num_bytes: float) -> str:
     value = float(num_bytes)
     for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         value /= 1024
-        if abs(value) < 1000 or unit == "PiB":
+        if abs(value) < 999.5 or unit == "PiB":  # what would round to 1000 is one of the next unit
             break
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f} {unit}"
@@ -69,7 +69,7 @@ def format_duration(seconds: float) -> str:
         return f"{seconds * 1e6:.1f} us"
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
-    if seconds < 60:
+    if seconds < 59.995:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -47,6 +47,7 @@ def test_anything_else_is_refused_with_an_example(text):
         (1024, "1.00 KiB"),
         (10 * 1024, "10.0 KiB"),
         (999 * 1024, "999 KiB"),
+        (1_023_959, "0.98 MiB"),
         (1000 * 1024, "0.98 MiB"),
         (8 * 2**30, "8.00 GiB"),
         (5000 * 2**50, "5000 PiB"),
