@@ -1,7 +1,7 @@
 r"""The header of a ``.npy`` file, read as data.
 
 A header is a Python literal, so other quotes, orders and blanks are legal; it is parsed by ``ast.literal_eval``, which
-builds values and runs nothing, and only below a size limit. A file that is something else is told by name.
+builds values and runs nothing, and only below a size limit.
 
 Layout: magic ``\x93NUMPY``, version (2 bytes), header length (2 bytes in version 1, else 4, little endian), header.
 """
@@ -19,13 +19,6 @@ HEAD_BYTES = 12 + _MAX_HEADER
 """Bytes of a file's beginning that hold any header we accept."""
 
 _DTYPES = {"|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<i4": "int32", "<i8": "int64"}
-
-_LOOKALIKES = (
-    (b"PK\x03\x04", "a zip archive, probably an .npz; save one array with np.save"),
-    (b"version https://git-lfs", "a Git LFS pointer, not the data; run `git lfs pull`"),
-    (b"\x1f\x8b", "gzip-compressed; unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "zstd-compressed; unpack it first"),
-)
 
 
 def parse_npy_header(name: str, head: bytes) -> tuple[str, int, int]:
@@ -59,9 +52,6 @@ def parse_npy_header(name: str, head: bytes) -> tuple[str, int, int]:
 
 
 def _instead(head: bytes) -> str:
-    for magic, meaning in _LOOKALIKES:
-        if head.startswith(magic):
-            return f"it is {meaning}"
     if not head:
         return "it is empty (0 bytes); remove it or copy it again"
     return (

@@ -45,6 +45,7 @@ class Fact:
     value: str
 
 
+@runtime_checkable
 class Source(Protocol):
     """``N`` samples of one spec, read by index.
 

@@ -17,6 +17,7 @@ import numpy as np
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.sources.containers import CONTAINER_HEAD_BYTES, refuse_container
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
 from flodl_pipe.sources.row_table import RowTable
@@ -130,7 +131,7 @@ class Records:
 
         Raises:
             ConfigError: if the layout is impossible.
-            SourceError: if files are missing, unreadable, empty, or no whole number of records.
+            SourceError: if files are missing, unreadable, empty, packed, or no whole number of records.
         """
         listing = list_files(path, suffixes=_SUFFIXES)
         notes: tuple[Fact, ...] = ()
@@ -138,9 +139,12 @@ class Records:
             left_out = ", ".join(listing.foreign)
             notes = (Fact("not record files", left_out),)
             _logger.info("left out beside the record files: %s", left_out)
-        return cls(
-            open_blobs(listing.files), record_bytes=record_bytes, parts=parts, header_bytes=header_bytes, notes=notes
-        )
+        blobs = open_blobs(listing.files)
+        for blob, (name, size) in enumerate(zip(blobs.names, blobs.sizes.tolist(), strict=True)):
+            head = np.empty(min(size, CONTAINER_HEAD_BYTES), dtype=np.uint8)
+            blobs.read_range(blob, 0, head)
+            refuse_container(name, head.tobytes())
+        return cls(blobs, record_bytes=record_bytes, parts=parts, header_bytes=header_bytes, notes=notes)
 
     def __len__(self) -> int:
         return len(self._rows)

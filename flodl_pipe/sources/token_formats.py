@@ -18,6 +18,7 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray
 from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.sources.containers import refuse_container
 from flodl_pipe.sources.npy_header import HEAD_BYTES, NPY_MAGIC, parse_npy_header
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
@@ -36,7 +37,6 @@ FORMATS = tuple(SUFFIXES)
 
 _LLMC_MAGIC = (20240520).to_bytes(4, "little")
 _LLMC_HEADER = 1024
-_LFS = b"version https://git-lfs"
 
 
 @final
@@ -76,7 +76,7 @@ def read_shard_table(blobs: Blobs, *, file_format: str = "auto", dtype: str | No
 
     Raises:
         ConfigError: if format or dtype is unknown.
-        SourceError: if a file is empty, cut, of another format, or of another dtype than the rest.
+        SourceError: if a file is empty, packed, cut, of another format, or of another dtype than the rest.
     """
     if file_format not in FORMATS:
         raise ConfigError.at("source.format", f"must be one of {', '.join(FORMATS)}, got {file_format!r}")
@@ -90,6 +90,7 @@ def read_shard_table(blobs: Blobs, *, file_format: str = "auto", dtype: str | No
             raise SourceError(f"{name}: empty: 0 bytes, no tokens; remove the file or copy it again")
         head = np.empty(min(size, HEAD_BYTES), dtype=np.uint8)
         blobs.read_range(blob, 0, head)
+        refuse_container(name, head.tobytes())
         shard = _read(name, head.tobytes(), size, file_format, dtype)
         if not shard.tokens:
             raise SourceError(f"{name}: empty: 0 tokens; remove the file or write it again")
@@ -139,8 +140,6 @@ def _read_llmc(name: str, head: bytes) -> _Shard:
 
 
 def _read_raw(name: str, head: bytes, size: int, file_format: str, dtype: str | None) -> _Shard:
-    if head.startswith(_LFS):
-        raise SourceError(f"{name}: a Git LFS pointer, not the data; run `git lfs pull`")
     if dtype is None:
         raise SourceError(
             f"{name}: has neither a .npy nor an llm.c header (it begins {head[:6]!r}), so it is headerless raw data, "

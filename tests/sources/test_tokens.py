@@ -236,12 +236,6 @@ def test_raw_refuses_files_that_have_a_header(tmp_path: Path) -> None:
         open_one(tmp_path, file_format="raw", dtype="uint8")
 
 
-def test_a_compressed_file_is_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "a.npy").write_bytes(b"\x1f\x8b\x08\x00" + bytes(60))
-    with pytest.raises(SourceError, match="gzip-compressed; unpack"):
-        open_one(tmp_path, file_format="npy", dtype=None)
-
-
 @pytest.mark.parametrize(
     "header", ["(" * 5000, "{" * 300, "'\\d'", "{'descr': open('PWNED_x','w')}", "[1]", "\0", "{1:2}"]
 )
