@@ -90,6 +90,6 @@ def _alone() -> RunContext:
     if context.world_size > 1:
         raise ClusterError(
             f"WORLD_SIZE={context.world_size}: this version serves one process; start it without torchrun, or build "
-            "one Loader per rank with context=RunContext(rank, world_size)"
+            "one Loader per rank with context=RunContext(rank, world_size) from flodl_pipe.cluster.context"
         )
     return context

@@ -92,6 +92,13 @@ class Batch:
             self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=valid, cursor=self._cursor
         )
 
+    def pin_memory(self) -> Self:
+        """Return the batch with every tensor in page-locked memory; needs an accelerator, as ``torch`` says."""
+        tensors = tuple(tensor.pin_memory() for tensor in self._tensors)
+        return type(self)(
+            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._cursor
+        )
+
     def __getitem__(self, key: int | str) -> torch.Tensor:
         if isinstance(key, str):
             if key not in self._names:

@@ -1,6 +1,7 @@
 """Checking one section on its own, for callers that have keywords and no YAML."""
 
-from typing import TypeVar
+import numbers
+from typing import TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,6 +25,8 @@ def check_section(model: type[Section], name: str, **values: object) -> Section:
     Raises:
         ConfigError: naming every key that is wrong.
     """
+    # NumPy's integers are integers too.
+    values = {key: int(value) if _is_integer(value) else value for key, value in values.items()}
     try:
         return model.model_validate(values, strict=True)
     except ValidationError as error:
@@ -31,3 +34,7 @@ def check_section(model: type[Section], name: str, **values: object) -> Section:
         raise ConfigError(
             [problem_from({**fault, "loc": (name, *fault["loc"])}, lambda _: None) for fault in faults]
         ) from None
+
+
+def _is_integer(value: object) -> TypeGuard[numbers.Integral]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -11,6 +11,7 @@ from typing import final
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import ConfigError, LoaderError, ResumeError
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.outline import outline_engine
@@ -21,7 +22,22 @@ from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sources.protocol import FileSource, Source
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "require_source"]
+
+
+def require_source(source: Source) -> Source:
+    """Return the source, once it has proved to be one.
+
+    Raises:
+        LoaderError: if it lacks a part of the source contract.
+    """
+    if isinstance(source, Source):
+        return source
+    raise LoaderError(
+        f"Loader needs a source, an object with spec, delivered, thread_safe, len(), read_into(), deliver() and "
+        f"fingerprint() (see flodl_pipe.Source), and got {type(source).__name__}; open files with "
+        "flodl_pipe.load(RECIPE), or give an object with these"
+    )
 
 
 @final
@@ -101,6 +117,20 @@ class Engine:
     def is_loaded(self) -> bool:
         """Whether the resident set is complete."""
         return self._resident is not None and self._resident.is_ready
+
+    def require_global_batch(self, global_batch: int) -> None:
+        """Refuse a saved global batch that this source and world cannot serve.
+
+        Raises:
+            ResumeError: with the numbers.
+        """
+        try:
+            self.steps.with_global_batch(global_batch)
+        except ConfigError as error:
+            raise ResumeError(
+                f"the saved global batch of {global_batch:,} cannot be kept: {error.problems[0].message}; or resume "
+                "from a state of this run"
+            ) from None
 
     def read(self, epoch: int, position: int) -> Reading:
         """Start reading an epoch from a position.

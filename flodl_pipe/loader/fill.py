@@ -13,6 +13,7 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray, WordArray
+from flodl_pipe.errors import StagingError
 from flodl_pipe.keyed.digest import row_hashes
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.lookahead import Lookahead
@@ -124,7 +125,13 @@ class Filler:
         if self._resident is not None and self._resident.is_ready:
             return self._resident.gather(indices)
         num_rows = len(indices)
-        stored = self._buffers(num_rows)
+        try:
+            stored = self._buffers(num_rows)
+        except MemoryError as error:
+            raise StagingError(
+                f"no memory for {num_rows:,} stored rows of {self._source.spec.row_bytes:,} bytes ({error}); lower "
+                "loader.batch_size, or lift the limit on memory (ulimit -v, the control group's)"
+            ) from error
         with self._read_lock:
             self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
         return stored

@@ -223,10 +223,17 @@ class SequenceTable:
         return min(self._group_steps, to_chunk_end, max(1, self._num_full_steps - self._next_step))
 
     def _open_group(self, num_steps: int) -> None:
-        group = self._new_group(self._next_step, num_steps, self._step_parts)
+        try:
+            group, num_parts = self._new_group(self._next_step, num_steps, self._step_parts), self._step_parts
+        except Exception as error:  # noqa: BLE001 - whatever it is (no memory for slots, say) goes to the loop
+            # Handed on like a fault of reading, it ends the pass at its step.
+            group, num_parts = Group(self._next_step, num_steps, 0, []), 0
+            group.fail(error, 0)
+            self._num_steps = self._next_step + num_steps
+            self._ready.notify_all()
         self._next_step += num_steps
         self._num_open_steps += num_steps
         self._in_flight.append(group)
-        self._unclaimed.extend((group, part) for part in range(self._step_parts))
-        if self._step_parts > 1:
+        self._unclaimed.extend((group, part) for part in range(num_parts))
+        if num_parts > 1:
             self._wake_readers()

@@ -3,7 +3,6 @@
 import logging
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, final
 
 import torch
@@ -13,7 +12,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.sections import check_section
 from flodl_pipe.errors import LoaderError
-from flodl_pipe.loader.engine import Engine
+from flodl_pipe.loader.engine import Engine, require_source
 from flodl_pipe.loader.iteration import LoaderIterator
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
@@ -87,7 +86,7 @@ class Loader:
             "loader",
             batch_size=batch_size,
             global_batch_size=global_batch_size,
-            names=None if names is None else list(names),
+            names=list(names) if isinstance(names, tuple) else names,
             device=device,
             mode=mode,
             prefetch=prefetch,
@@ -97,7 +96,7 @@ class Loader:
         )
         self._sampling = check_section(SamplingConfig, "sampling", seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._context = context or RunContext()
-        self._source = source
+        self._source = require_source(source)
         self._counters = Counters(source.spec.row_bytes, source.delivered.row_bytes, keep_digest=keep_digest)
         self._passes = Passes()
         self._closed = False
@@ -117,7 +116,6 @@ class Loader:
 
     def _rebuild(self, global_batch: int) -> None:
         """Build another engine; the old one's memory goes first: the two need not fit side by side."""
-        self._engine.steps.with_global_batch(global_batch)  # raises before anything is given up
         self._closed = True
         self._finalizer()
         self._engine = self._build(global_batch)
@@ -133,7 +131,7 @@ class Loader:
             epoch: Epoch number, counted from 0.
 
         Raises:
-            ValueError: if ``epoch`` is negative.
+            ValueError: if ``epoch`` is no integer from 0 to 2**64 - 1.
             ChangedError: if the source's files changed.
         """
         self.set_epoch(epoch)
@@ -143,7 +141,7 @@ class Loader:
         """Make the next pass one over ``epoch``; a loaded cursor that stands in that epoch is kept.
 
         Raises:
-            ValueError: if ``epoch`` is negative.
+            ValueError: if ``epoch`` is no integer from 0 to 2**64 - 1.
         """
         if not self._passes.name_epoch(epoch):
             self._end_iterator("set_epoch() was called while this iterator was in use; take a new one")
@@ -198,6 +196,7 @@ class Loader:
         cursor.check(order=stream.order_tag, source=stream.fingerprint, num_picks=len(self._source))
         self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
         if cursor.global_batch != stream.global_batch:
+            self._engine.require_global_batch(cursor.global_batch)  # before anything is given up
             _log.warning(
                 "resuming with the saved global batch of %d; this run's config says %d",
                 cursor.global_batch,
@@ -287,9 +286,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -76,13 +76,15 @@ def outline_engine(
     layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
     sizes = Sizes(
         step_rows=steps.max_rows,
+        num_steps=steps.num_steps(),
         stored_row_bytes=source.spec.row_bytes,
         slot_bytes=layout.slot_bytes,
         resident_bytes=resident_bytes(source),
         thread_safe=source.thread_safe,
     )
     held_bytes = process_ledger().held_bytes
-    share = host_share(probe_host(), ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+    memory = probe_host()
+    share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
     knobs = Knobs(config.mode, config.prefetch, config.readers)
     return Outline(
         source=source,
@@ -90,5 +92,12 @@ def outline_engine(
         steps=steps,
         stream=StreamIdentity(source, order, global_batch),
         layout=layout,
-        plan=plan_engine(knobs, sizes, share=share, held_bytes=held_bytes, num_cpus=num_cpus()),
+        plan=plan_engine(
+            knobs,
+            sizes,
+            share=share,
+            held_bytes=held_bytes,
+            available_bytes=memory.available_bytes,
+            num_cpus=num_cpus(),
+        ),
     )

@@ -21,6 +21,7 @@ _GROUP_STORED_BYTES = 1 << 20
 _GROUP_ROWS = 480
 _RING_BYTES = 32 << 20
 _MIN_DEPTH = 4
+_SMALLEST_DEPTH = 2
 _MAX_DEPTH = 512
 # A step larger than this is split among readers.
 _PART_STORED_BYTES = 2 << 20
@@ -46,6 +47,7 @@ class Sizes:
 
     Attributes:
         step_rows: Most rows of a step on this rank.
+        num_steps: Steps of an epoch.
         stored_row_bytes: Bytes of one stored row.
         slot_bytes: Bytes of one delivered step.
         resident_bytes: Bytes of the whole source in memory.
@@ -53,6 +55,7 @@ class Sizes:
     """
 
     step_rows: int
+    num_steps: int
     stored_row_bytes: int
     slot_bytes: int
     resident_bytes: int
@@ -89,7 +92,9 @@ class EnginePlan:
     share: Grant
 
 
-def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, num_cpus: int) -> EnginePlan:
+def plan_engine(
+    knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, available_bytes: int, num_cpus: int
+) -> EnginePlan:
     """Decide how to run.
 
     Args:
@@ -97,19 +102,34 @@ def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, nu
         sizes: What is to be moved.
         share: What all loaders of this process may hold of host memory.
         held_bytes: What others of them hold already.
+        available_bytes: What the machine could give, grant or not.
         num_cpus: Processors this process may run on.
 
     Raises:
-        StagingError: if ``mode=resident`` is forced and the set does not fit.
+        StagingError: if a forced mode or depth does not fit the share, or not even the smallest ring the machine.
     """
     num_readers = _num_readers(knobs, sizes, num_cpus)
-    depth, group_steps, step_parts = _shape(knobs, sizes, num_readers, (share.num_bytes - held_bytes) // 2)
+    room_bytes = share.num_bytes - held_bytes
+    depth, group_steps, step_parts = _shape(knobs, sizes, num_readers, room_bytes // 2)
+    ring_bytes = _ring_bytes(sizes, num_readers, depth, group_steps, step_parts)
+    if ring_bytes > room_bytes:
+        if knobs.prefetch != "auto" and depth > _SMALLEST_DEPTH:
+            raise StagingError(
+                f"loader.prefetch={knobs.prefetch}: {depth} steps read ahead take {format_bytes(ring_bytes)}, and "
+                f"{format_bytes(max(0, room_bytes))} may be held ({share.reason}); lower loader.prefetch or "
+                "loader.batch_size, or raise loader.ram_max_usage"
+            )
+        # A loop cannot be fed with less than the smallest ring: a share below that (ram_max_usage: 0) means that ring.
+        depth, group_steps = min(depth, _SMALLEST_DEPTH), 1
+        ring_bytes = _ring_bytes(sizes, num_readers, depth, group_steps, step_parts)
+        if ring_bytes > available_bytes:
+            raise StagingError(
+                f"a step of {sizes.step_rows:,} rows takes {format_bytes(sizes.slot_bytes)}, and the smallest ring "
+                f"{format_bytes(ring_bytes)}, but {format_bytes(available_bytes)} of memory is available; lower "
+                "loader.batch_size"
+            )
+        share = Grant(held_bytes + ring_bytes, f"the smallest ring, {depth} steps ahead; {share.reason} is less")
     num_slots = depth + _SLOTS_WITH_THE_LOOP
-    scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
-    ring_bytes = num_slots * sizes.slot_bytes + max(1, num_readers) * scratch_rows * sizes.stored_row_bytes
-    if ring_bytes > share.num_bytes - held_bytes:
-        # A loop needs at least a small ring; a smaller share (ram_max_usage: 0) means no more than that.
-        share = Grant(held_bytes + ring_bytes, f"the smallest ring, {num_slots} steps; {share.reason} is less")
     mode, why = _mode(knobs, sizes.resident_bytes, share, share.num_bytes - held_bytes - ring_bytes)
     return EnginePlan(
         mode=mode,
@@ -125,6 +145,13 @@ def plan_engine(knobs: Knobs, sizes: Sizes, *, share: Grant, held_bytes: int, nu
     )
 
 
+def _ring_bytes(sizes: Sizes, num_readers: int, depth: int, group_steps: int, step_parts: int) -> int:
+    """Return the bytes of all slots, and of each reader's rows before they are delivered."""
+    scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
+    slots_bytes = (depth + _SLOTS_WITH_THE_LOOP) * sizes.slot_bytes
+    return slots_bytes + max(1, num_readers) * scratch_rows * sizes.stored_row_bytes
+
+
 def _num_readers(knobs: Knobs, sizes: Sizes, num_cpus: int) -> int:
     if knobs.readers != "auto":
         return knobs.readers
@@ -138,9 +165,10 @@ def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tup
         return 1, 1, 1
     if knobs.prefetch == "auto":
         depth = min(_MAX_DEPTH, max(_MIN_DEPTH, _RING_BYTES // sizes.slot_bytes))
-        depth = max(2, min(depth, room_bytes // sizes.slot_bytes))
+        depth = max(_SMALLEST_DEPTH, min(depth, room_bytes // sizes.slot_bytes))
     else:
         depth = knobs.prefetch
+    depth = min(depth, max(1, sizes.num_steps))
     stored_step_bytes = max(1, sizes.step_rows * sizes.stored_row_bytes)
     group_steps = min(
         _GROUP_DELIVERED_BYTES // sizes.slot_bytes,

@@ -68,13 +68,19 @@ class Reading:
             max_steps=plan.depth,
             new_group=self._new_group,
         )
-        self._threads = [
-            threading.Thread(target=self._read, name=f"flodl_pipe-reader-{number}", daemon=True)
-            for number in range(plan.num_readers)
-        ]
+        self._threads: list[threading.Thread] = []
         _alive.add(self)
-        for thread in self._threads:
-            thread.start()
+        for number in range(plan.num_readers):
+            thread = threading.Thread(target=self._read, name=f"flodl_pipe-reader-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.stop()
+                raise LoaderError(
+                    f"the system refuses to start reader {number + 1} of {plan.num_readers} ({error}); lower "
+                    "loader.readers, or lift the limit on processes (ulimit -u)"
+                ) from error
+            self._threads.append(thread)
 
     def require_own_process(self) -> None:
         """Refuse to go on in a forked child, which has no readers.

@@ -22,6 +22,8 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray
 from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.errors import StagingError
+from flodl_pipe.units import format_bytes
 
 __all__ = ["Run", "SlotLayout", "SlotPool"]
 
@@ -121,7 +123,11 @@ class SlotPool:
         return self.num_slots * sum(slab is not None for slab in self._slabs)
 
     def take(self, count: int) -> list[Run]:
-        """Return ``count`` free slots as few runs; maps another slab when there are none."""
+        """Return ``count`` free slots as few runs; maps another slab when there are none.
+
+        Raises:
+            StagingError: if the system refuses the memory.
+        """
         self._collect()
         runs: list[Run] = []
         while count:
@@ -162,7 +168,14 @@ class SlotPool:
         return None
 
     def _map_slab(self) -> None:
-        memory = mmap.mmap(-1, self.num_slots * self.layout.slot_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        num_bytes = self.num_slots * self.layout.slot_bytes
+        try:
+            memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise StagingError(
+                f"the system refuses {format_bytes(num_bytes)} for {self.num_slots} batches read ahead ({error}); "
+                "lower loader.batch_size or loader.prefetch, or lift the limit on memory (ulimit -v, the control group's)"
+            ) from error
         with contextlib.suppress(OSError, AttributeError):  # fewer page faults where the kernel offers it
             memory.madvise(mmap.MADV_HUGEPAGE)
         place = next((index for index, slab in enumerate(self._slabs) if slab is None), len(self._slabs))

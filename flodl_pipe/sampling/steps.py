@@ -103,6 +103,8 @@ class Steps:
     @property
     def max_rows(self) -> int:
         """Most rows this rank ever gets in a step."""
+        if self.drop_last is False and self.num_picks < self.global_batch:  # the only step is a short one
+            return max(1, self._cut(self.num_picks)[1])
         return self._full[1]
 
     def num_steps(self, position: int = 0) -> int:

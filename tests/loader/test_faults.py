@@ -7,7 +7,7 @@ import traceback
 import numpy as np
 import pytest
 
-from flodl_pipe.errors import ChangedError
+from flodl_pipe.errors import ChangedError, LoaderError, StagingError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.tokens import TokenShards
 from tests.loader.sources import Numbers, ids
@@ -67,6 +67,35 @@ def test_a_source_that_is_not_thread_safe_is_read_by_one_reader_at_a_time():
     with Loader(source, batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
         ids(loader)
     assert source.most_inside > 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ["slots", "rows"])
+def test_memory_that_the_system_refuses_is_an_error_in_the_loop(monkeypatch, way, what):
+    source = Numbers(400)
+    with Loader(source, batch_size=4, mode="streaming", **way) as loader:
+
+        def refuse(*args, **kwargs):
+            raise (OSError(12, "Cannot allocate memory") if what == "slots" else MemoryError("no memory"))
+
+        if what == "slots":
+            monkeypatch.setattr("flodl_pipe.loader.slots.mmap.mmap", refuse)
+        else:
+            source.spec = type("Spec", (), {"empty": refuse, "row_bytes": 11})()
+        with pytest.raises(StagingError, match=r"lower loader\.batch_size"):
+            ids(loader)
+
+
+def test_a_thread_that_the_system_refuses_is_an_error(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with Loader(Numbers(400), batch_size=4, readers=2) as loader:
+        monkeypatch.setattr("threading.Thread.start", refuse)
+        with pytest.raises(LoaderError, match="refuses to start reader 1 of 2"):
+            iter(loader)
+        monkeypatch.undo()
+        assert len(ids(loader)) == 100
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """What iter(), epoch() and set_epoch() do, in every order a training loop may call them."""
 
 import gc
+import json
 import logging
 
+import numpy as np
 import pytest
+import torch
 
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.loader import Loader
@@ -77,9 +80,34 @@ def test_an_iterator_is_its_own_iterator(loader):
 
 
 @pytest.mark.parametrize("call", ["epoch", "set_epoch"])
-def test_a_negative_epoch_is_refused(loader, call):
-    with pytest.raises(ValueError, match="counted from 0, got -1"):
-        getattr(loader, call)(-1)
+@pytest.mark.parametrize(
+    ("epoch", "says"),
+    [(-1, "got -1"), (2**64, "got 18446744073709551616"), (1.5, "integers.* got 1.5"), ("1", "got '1'")],
+)
+def test_what_is_no_epoch_is_refused_and_changes_nothing(loader, epochs, call, epoch, says):
+    before = loader.state_dict()
+    with pytest.raises(ValueError, match=says):
+        getattr(loader, call)(epoch)
+    assert loader.state_dict() == before
+    assert ids(loader) == epochs[0]
+
+
+@pytest.mark.parametrize("epoch", [np.int64(2), torch.tensor(2), np.uint8(2)])
+def test_any_kind_of_integer_is_an_epoch(loader, epochs, epoch):
+    assert ids(loader.epoch(epoch)) == epochs[2]
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 2
+
+
+def test_a_bool_is_saved_as_a_number(loader):
+    loader.set_epoch(True)
+    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert type(loader.state_dict()["epoch"]) is int
+
+
+@pytest.mark.parametrize("source", [[1, 2, 3], "tokens", None])
+def test_what_is_no_source_is_refused(source):
+    with pytest.raises(LoaderError, match=f"got {type(source).__name__}; open files with"):
+        Loader(source, batch_size=2)
 
 
 def test_a_closed_loader_says_so(loader):

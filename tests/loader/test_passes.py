@@ -43,6 +43,12 @@ def test_a_loaded_place_is_continued_once(passes):
     assert run(passes, ended=False) == (3, 0)
 
 
+def test_a_pass_that_handed_out_nothing_keeps_a_loaded_place(passes):
+    passes.load(3, 4)
+    assert run(passes, ended=False) == (3, 4)
+    assert run(passes, ended=False) == (3, 4)
+
+
 def test_a_loaded_end_leads_on_unless_its_epoch_is_named(passes):
     passes.load(3, 10)
     assert passes.following(steps_left) == (4, 0)

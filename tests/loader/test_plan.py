@@ -15,6 +15,7 @@ AUTO = Knobs("auto", "auto", "auto")
 def sizes(**changes):
     tokens = {
         "step_rows": 32,
+        "num_steps": 6103,
         "stored_row_bytes": 2050,
         "slot_bytes": 512 << 10,
         "resident_bytes": 400 * 10**6,
@@ -23,8 +24,15 @@ def sizes(**changes):
     return Sizes(**{**tokens, **changes})
 
 
-def plan(knobs=AUTO, share=8 * GIB, held=0, cpus=2, **changes):
-    return plan_engine(knobs, sizes(**changes), share=Grant(share, "a test"), held_bytes=held, num_cpus=cpus)
+def plan(knobs=AUTO, share=8 * GIB, held=0, cpus=2, available=1 << 60, **changes):
+    return plan_engine(
+        knobs,
+        sizes(**changes),
+        share=Grant(share, "a test"),
+        held_bytes=held,
+        available_bytes=available,
+        num_cpus=cpus,
+    )
 
 
 def test_tokens_that_fit_are_resident_beside_a_ring():
@@ -73,6 +81,29 @@ def test_large_steps_are_split_among_readers():
     assert (found.group_steps, found.step_parts, found.depth) == (1, 4, 4)
 
 
+def test_nothing_is_read_ahead_beyond_an_epoch():
+    found = plan(Knobs("auto", 100_000, "auto"), num_steps=20)
+    assert (found.depth, found.num_slots) == (20, 22)
+
+
+def test_a_depth_beyond_the_share_is_refused_with_both_numbers():
+    with pytest.raises(
+        StagingError, match=r"loader.prefetch=4000: 4000 steps .* take 1\.9\d GiB, and 1\.00 GiB may be held"
+    ):
+        plan(Knobs("auto", 4000, "auto"), share=GIB)
+
+
+def test_a_share_below_the_smallest_ring_means_the_smallest_ring():
+    found = plan(share=0)
+    assert (found.mode, found.depth, found.group_steps, found.num_slots) == ("streaming", 2, 1, 4)
+    assert "the smallest ring, 2 steps ahead; a test is less" in found.share.reason
+
+
+def test_a_step_beyond_the_machine_is_refused():
+    with pytest.raises(StagingError, match=r"a step of 32 rows takes 512 KiB, .* but 1\.00 MiB of memory is available"):
+        plan(share=0, available=MIB)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.integers(1, 10_000),
@@ -80,7 +111,7 @@ def test_large_steps_are_split_among_readers():
     widen=st.integers(1, 8),
     share=st.integers(0, 64 * GIB),
     cpus=st.integers(1, 64),
-    prefetch=st.sampled_from(["auto", 1, 3, 100]),
+    prefetch=st.sampled_from(["auto", 1, 2]),
     readers=st.sampled_from(["auto", 0, 1, 7]),
 )
 def test_whatever_the_sizes_grants_are_consistent(rows, row, widen, share, cpus, prefetch, readers):

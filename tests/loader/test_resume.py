@@ -7,7 +7,7 @@ import random
 import pytest
 
 from flodl_pipe.cluster.context import RunContext
-from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.errors import ResumeError
 from flodl_pipe.loader.loader import Loader
 from tests.loader.sources import Numbers, ids
 
@@ -118,7 +118,7 @@ def test_the_saved_global_batch_is_kept_aloud(whole, caplog):
 def test_a_global_batch_that_cannot_be_kept_leaves_the_loader_as_it_was():
     with build(batch_size=50, drop_last=True) as loader:
         state = {**loader.state_dict(), "global_batch": 500}
-        with pytest.raises(ConfigError, match="global batch of 500"):
+        with pytest.raises(ResumeError, match=r"saved global batch of 500 cannot be kept: .* epoch of 101 samples"):
             loader.load_state_dict(state)
         assert len(ids(loader)) == 2
 
@@ -166,6 +166,32 @@ def test_a_resumed_pass_that_is_broken_off_starts_its_epoch_over(whole):
         loader.load_state_dict(state)
         next(iter(loader))
         assert ids(loader) == stream[:13]
+
+
+def test_an_iterator_that_was_never_used_keeps_the_loaded_place(whole):
+    stream, _ = whole
+    with build() as loader:
+        drain(loader, 5)
+        state = loader.state_dict()
+    with build() as loader:
+        loader.load_state_dict(state)
+        iter(loader)
+        unused = iter(loader)
+        assert loader.state_dict() == state
+        del unused
+        assert ids(loader) == stream[5:13]
+
+
+def test_starting_a_resumed_epoch_over_is_said(whole, caplog):
+    with build() as loader:
+        drain(loader, 5)
+        state = loader.state_dict()
+    with build() as loader:
+        loader.load_state_dict(state)
+        next(iter(loader))
+        assert "broken off" not in caplog.text
+        next(iter(loader))
+        assert "resumed at position 40 was broken off at 48: the epoch starts over" in caplog.text
 
 
 @pytest.mark.parametrize(
