@@ -9,14 +9,14 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 
 from flodl_pipe.errors import ConfigError
 
-__all__ = ["Arguments", "read_arguments", "recipe_word", "torchrun_rank"]
+__all__ = ["Arguments", "read_arguments", "recipe_word", "torchrun_rank", "without_folder"]
 
 _SWITCHES = ("help", "hydra_help", "resolve", "run", "multirun", "shell_completion")
 _VALUES = ("cfg", "package", "config_name", "config_dir", "info")
@@ -69,10 +69,16 @@ def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
-def _quiet(words: list[str], logging: str) -> list[str]:
-    """Replace or add the overrides that leave nothing behind but output."""
+def without_folder(arguments: Arguments, logging: str) -> Arguments:
+    """Replace or add the overrides that leave nothing behind but output.
+
+    Args:
+        arguments: A command line that runs one job.
+        logging: Hydra's logging of the job: ``stdout``, or ``none``.
+    """
     extra = {**_QUIET, "hydra/job_logging": logging}
-    return [word for word in words if _key(word) not in extra] + [f"{key}={value}" for key, value in extra.items()]
+    words = [word for word in arguments.words if _key(word) not in extra]
+    return replace(arguments, words=(*words, *(f"{key}={value}" for key, value in extra.items())))
 
 
 def read_arguments(argv: Sequence[str]) -> Arguments:
@@ -108,13 +114,12 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
     rank = torchrun_rank()
     if rank is not None and sweeps:
         raise ConfigError.at("", NO_SWEEP)
-    if rank:
-        words = _quiet(words, "stdout")
-    elif "job=schema" in words and not sweeps:
-        words = _quiet(words, "none")
     flags = [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(args, name)]
     flags += [
         f"--{name.replace('_', '-')}={getattr(args, name)}" for name in _VALUES if getattr(args, name) is not None
     ]
     asks = args.help or args.hydra_help or args.shell_completion or args.cfg is not None or args.info is not None
-    return Arguments(tuple(flags), tuple(words), config_dir, args.config_name or "config", runs=not (asks or sweeps))
+    arguments = Arguments(
+        tuple(flags), tuple(words), config_dir, args.config_name or "config", runs=not (asks or sweeps)
+    )
+    return without_folder(arguments, "stdout") if rank else arguments

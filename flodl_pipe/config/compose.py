@@ -21,10 +21,10 @@ from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank
+from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank, without_folder
 from flodl_pipe.config.composition import Composition
-from flodl_pipe.config.explain import explain
-from flodl_pipe.config.places import conf_dir, display
+from flodl_pipe.config.explain import explain, no_folder
+from flodl_pipe.config.places import check_working_dir, conf_dir, display
 from flodl_pipe.config.recipes import GROUP, with_config_dir
 from flodl_pipe.config.root import ENGINE, Config
 from flodl_pipe.errors import ConfigError, FlodlPipeError
@@ -32,6 +32,9 @@ from flodl_pipe.errors import ConfigError, FlodlPipeError
 __all__ = ["instantiate_engine", "load_config", "run_hydra"]
 
 log = logging.getLogger("flodl_pipe")
+
+# Jobs that only print, and how they log. They leave no folder behind, so they work where nothing can be written.
+_PRINTING = {"plan": "stdout", "schema": "none"}
 
 # Hydra 1.4 wants the targets that may be instantiated named at the call site, and has no version_base. Given to
 # hydra.main, the list also covers what Hydra itself builds from the config: callbacks and logging handlers.
@@ -53,6 +56,7 @@ def load_config(name_or_override: str, *overrides: str, config_dir: str | os.Pat
     >>> load_config("olmo_shards", "loader.batch_size=64").loader.batch_size
     64
     """
+    check_working_dir()
     folder = Path(config_dir).expanduser().absolute() if config_dir is not None else None
     if folder is not None and not folder.is_dir():
         raise ConfigError.at("", f"config_dir {config_dir}: no such folder")
@@ -139,12 +143,15 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
         ConfigError: if the command line or the config is wrong.
         SystemExit: after ``--help`` and the like.
     """
+    check_working_dir()
     arguments = read_arguments(argv)
     _warn_of_shadowed(arguments.config_dir)
     composition = Composition(arguments.words, arguments.config_dir, arguments.config_name)
     job = _Task(task)
     if arguments.runs:
-        composition.config()  # before Hydra makes a run folder: a refused config leaves nothing behind
+        config = composition.config()  # before Hydra makes a run folder: a refused config leaves nothing behind
+        if config.job.kind in _PRINTING:
+            arguments = without_folder(arguments, _PRINTING[config.job.kind])
     try:
         with _hydra_process([*arguments.flags, *arguments.words]), with_config_dir(arguments.config_dir):
             hydra.main(config_path=str(conf_dir()), config_name="config", **_MAIN_OPTIONS)(job)()
@@ -152,7 +159,8 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
         if error is job.error:
             raise
         reason = explain(error, composition.loader, arguments.words, arguments.config_dir)
-        if type(error) is ValueError and not job.called:
+        reason = reason or no_folder(error)
+        if reason is None and type(error) is ValueError and not job.called:
             reason = ConfigError.at("", str(error))  # Hydra's, for flags or options that do not go together
         if reason is None:
             raise

@@ -72,6 +72,9 @@ class Composition:
                 raise
             self._validate_forced(reason)
             raise reason from None
+        except OSError as error:
+            text = f"{error.filename} cannot be read: {error.strerror}; config files must be readable"
+            raise ConfigError.at("", text) from None
         except ValueError as error:  # Hydra's for an option that is no text, as in source=null
             if isinstance(error, ConfigError):
                 raise

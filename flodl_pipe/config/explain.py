@@ -1,11 +1,13 @@
 """Hydra's and OmegaConf's errors as :class:`~flodl_pipe.errors.ConfigError`: key, rule, what was probably meant."""
 
 import re
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.utils import JobReturn
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -17,10 +19,11 @@ from flodl_pipe.config.recipes import GROUP
 from flodl_pipe.config.root import Config
 from flodl_pipe.errors import ConfigError
 
-__all__ = ["COMPOSITION_ERRORS", "explain"]
+__all__ = ["COMPOSITION_ERRORS", "explain", "no_folder"]
 
 # What composing a config can raise. InstantiationException is one of Hydra's, but is about objects, not config.
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+# RecursionError: Hydra follows defaults lists without end.
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, RecursionError)
 
 # Hydra 1.3's and 1.4's words for an override in a defaults list that matches no group.
 _UNMATCHED = re.compile(r"Could not override '([^'@]+)'\. No match in|No earlier Group Default for '([^'@]+)'")
@@ -109,6 +112,53 @@ def _unparsable(error: OverrideParseException) -> ConfigError:
     )
 
 
+def _cycle(loader: ConfigLoaderImpl, recipe: str, way: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the recipes by which a recipe includes itself, the first one again at the end; () when it does not."""
+    if recipe in way:
+        return (*way[way.index(recipe) :], recipe)
+    file = file_of(loader, recipe)
+    tree = yaml.safe_load(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else None
+    for entry in (tree.get("defaults") or ()) if isinstance(tree, dict) else ():
+        # Hydra reads an entry as one beside the file that holds it, or, with a slash in front, from the top.
+        found = str(entry).removesuffix(".yaml")
+        below = found[1:] if found.startswith("/") else f"{recipe.rpartition('/')[0]}/{found}"
+        cycle = _cycle(loader, below, (*way, recipe))
+        if cycle:
+            return cycle
+    return ()
+
+
+def _endless(loader: ConfigLoaderImpl, words: Sequence[str]) -> ConfigError:
+    remedy = "take it out of one 'defaults' list"
+    for word in words:
+        name = word.partition("=")[2].removesuffix(".yaml")
+        cycle = _cycle(loader, f"{GROUP}/{name}") if word.startswith(f"+{GROUP}=") else ()
+        if cycle:
+            names = " -> ".join(part.removeprefix(f"{GROUP}/") for part in cycle)
+            first = file_of(loader, cycle[0])
+            return ConfigError.at(
+                GROUP, f"a recipe may not include itself, but {names}; {remedy}", display(first) if first else None
+            )
+    return ConfigError.at("", f"the config is nested without end: a file includes itself; {remedy}")
+
+
+def no_folder(error: BaseException | None) -> ConfigError | None:
+    """Return what kept a run's folder or log from being written; None when the error is about something else."""
+    if type(error) is ValueError:  # logging's, for a log file
+        error = error.__cause__
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is JobReturn.return_value.fget.__code__:  # type: ignore[attr-defined]
+            return None  # a launcher handed on what a job raised
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return ConfigError.at(
+        "hydra.run.dir",
+        f"the folder of the run cannot be written ({what}); choose another with hydra.run.dir=/some/folder, "
+        "or hydra.sweep.dir=/some/folder with -m",
+    )
+
+
 def explain(
     error: Exception, loader: ConfigLoaderImpl, words: Sequence[str], config_dir: Path | None = None
 ) -> ConfigError | None:
@@ -122,6 +172,8 @@ def explain(
     """
     if isinstance(error, InstantiationException) or not isinstance(error, COMPOSITION_ERRORS):
         return None
+    if isinstance(error, RecursionError):
+        return _endless(loader, words)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = f"{display(Path(mark.name))}:{mark.line + 1}" if mark is not None else None

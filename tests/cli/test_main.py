@@ -211,3 +211,66 @@ def test_argv_and_environment_are_put_back(call, jobs, monkeypatch):
     call("+recipe=olmo_shards")
     call("+recipe=olmo_shard")
     assert (list(sys.argv), dict(os.environ)) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"]])
+def test_a_run_folder_that_cannot_be_written_is_one_message(call, jobs, folder, flags):
+    folder("outputs", "in the way")
+    folder("multirun", "in the way")
+    status, out, err = call(*flags, "+recipe=olmo_shards")
+    assert (status, out) == (2, "")
+    assert "hydra.run.dir: the folder of the run cannot be written (" in err
+    assert "hydra.run.dir=/some/folder" in err
+    assert not jobs.seen
+
+
+def test_a_log_that_cannot_be_written_is_one_message(call, jobs, folder):
+    (folder.path / "mine/flodl_pipe.log").mkdir(parents=True)
+    status, _, err = call("+recipe=olmo_shards", "hydra.run.dir=mine")
+    assert status == 2
+    assert "mine/flodl_pipe.log: Is a directory" in err
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"]])
+def test_a_jobs_own_failure_to_write_is_not_taken_for_the_run_folders(jobs, flags):
+    def act(config):
+        raise PermissionError(13, "Permission denied", "elsewhere")
+
+    jobs.act = act
+    with pytest.raises(PermissionError):
+        cli.main([*flags, "+recipe=olmo_shards"])
+
+
+def test_a_plan_leaves_no_folder_behind_even_if_a_recipe_asks_for_it(call, folder, monkeypatch):
+    called = []
+    monkeypatch.setitem(sys.modules, "flodl_pipe.jobs.plan", type("plan", (), {"main": staticmethod(called.append)}))
+    folder("recipes/mine.yaml", "defaults: [olmo_shards, override /job: plan, _self_]\n")
+    folder("outputs", "in the way")
+    assert call("+recipe=mine") == (0, "", "")
+    assert call("+recipe=olmo_shards", "job=plan", "hydra.run.dir=/proc/foo") == (0, "", "")
+    assert [config.job.kind for config in called] == ["plan", "plan"]
+    assert sorted(entry.name for entry in folder.path.iterdir()) == ["outputs", "recipes"]
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"], ["--cfg", "job"]])
+def test_recipes_that_include_each_other_are_named(call, folder, flags):
+    folder("recipes/self.yaml", "defaults: [self]\n")
+    folder("recipes/a.yaml", "defaults: [/recipe/b, _self_]\n")
+    folder("recipes/b.yaml", "defaults: [a]\n")
+    for name, way in {"self": "self -> self", "a": "a -> b -> a"}.items():
+        status, _, err = call(*flags, f"+recipe={name}")
+        assert status == 2
+        assert f"recipe: a recipe may not include itself, but {way};" in err
+        assert f"set at recipes/{name}.yaml\n" in err
+
+
+def test_a_working_directory_that_is_gone_is_one_message(call, jobs, folder, monkeypatch):
+    gone = folder.path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for argv in (["+recipe=olmo_shards"], ["--help"]):
+        status, _, err = call(*argv)
+        assert status == 2
+        assert "the working directory cannot be used (No such file or directory): change to a folder that exists" in err
+    monkeypatch.chdir(folder.path)

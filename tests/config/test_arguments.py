@@ -1,7 +1,7 @@
 import pytest
 from hydra._internal.utils import get_args_parser
 
-from flodl_pipe.config.arguments import read_arguments, recipe_word, torchrun_rank
+from flodl_pipe.config.arguments import read_arguments, recipe_word, torchrun_rank, without_folder
 from flodl_pipe.errors import ConfigError
 
 
@@ -118,8 +118,9 @@ def test_a_plain_process_has_no_rank(rank, world, monkeypatch):
     assert torchrun_rank() is None
 
 
-def test_printing_the_schema_leaves_no_folder_behind():
-    assert read_arguments(["job=schema"]).words[1:] == (
+def test_a_command_line_can_be_made_to_leave_no_folder_behind():
+    assert without_folder(read_arguments(["job=schema", "hydra.run.dir=mine"]), "none").words == (
+        "job=schema",
         "hydra.run.dir=.",
         "hydra.output_subdir=null",
         "hydra/job_logging=none",

@@ -1,10 +1,13 @@
 """Where recipes are found, and what they may not do."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from flodl_pipe.config import places
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.places import conf_dir, recipe_dirs, recipe_names
+from flodl_pipe.config.places import conf_dir, display, recipe_dirs, recipe_names
 from flodl_pipe.errors import ConfigError
 
 MINE = "defaults: [{override /source: token_shards}]\nsource: {seq_len: 4}\nloader: {batch_size: %d}\n"
@@ -110,3 +113,16 @@ def test_folders_beside_an_installed_package_are_not_taken(tmp_path, monkeypatch
     (package / "_conf").rmdir()
     (package.parent / "pyproject.toml").touch()
     assert conf_dir() == package.parent / "conf"
+
+
+def test_a_folder_of_recipes_that_cannot_be_read_is_refused(folder, monkeypatch):
+    folder("recipes/mine.yaml", "{}\n")
+    access = os.access  # the tests may run as a user whom no mode keeps out
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder.path / "recipes" and access(path, mode))
+    with pytest.raises(ConfigError, match=r"recipe: the folder recipes cannot be read: .*chmod u\+rx recipes"):
+        load_config("olmo_shards")
+
+
+def test_a_path_is_whole_when_the_working_directory_is_the_root(monkeypatch):
+    monkeypatch.chdir("/")
+    assert display(Path("/tmp/recipes")) == "/tmp/recipes"
