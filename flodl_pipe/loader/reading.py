@@ -141,7 +141,7 @@ class Reading:
             claimed = self._table.claim(wait=False)
             if claimed is None:
                 return
-            self._fill(*claimed)
+            self._fill(*claimed, by_loop=True)
 
     def _new_group(self, first_step: int, num_steps: int, num_parts: int) -> Group:
         with self._pool_lock:
@@ -154,13 +154,12 @@ class Reading:
             if claimed is None:
                 self._table.reader_ends()
                 return
-            self._fill(*claimed)
+            self._fill(*claimed, by_loop=False)
             # Drop the group before waiting for the next: its error may hold frames, and with them the user's objects.
             del claimed
 
-    def _fill(self, group: Group, part: int) -> None:
+    def _fill(self, group: Group, part: int, *, by_loop: bool) -> None:
         began_s = time.thread_time()
-        by_loop = threading.current_thread() not in self._threads
         try:
             self._filler.fill(group, part, self.ahead)
         except BaseException as error:

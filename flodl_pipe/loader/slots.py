@@ -174,7 +174,7 @@ class SlotPool:
         except (OSError, OverflowError) as error:
             raise StagingError(
                 f"the system refuses {format_bytes(num_bytes)} for {self.num_slots} batches read ahead ({error}); "
-                "lower loader.batch_size or loader.prefetch, or lift the limit on memory (ulimit -v, the control group's)"
+                "lower loader.batch_size or loader.prefetch, or lift the limit on memory (ulimit -v, control group)"
             ) from error
         with contextlib.suppress(OSError, AttributeError):  # fewer page faults where the kernel offers it
             memory.madvise(mmap.MADV_HUGEPAGE)
