@@ -44,16 +44,20 @@ def main(config: Config) -> float:
         Samples per second of the loop since this start; 0.0 when nothing was left to do.
 
     Raises:
-        ConfigError: if a save could not be written, or an epoch would have no batch.
+        ConfigError: if a save could not be written or would replace another file, or an epoch would have no batch.
         ResumeError: if the file to resume from is missing, damaged, or of another stream.
         FlodlPipeError: what building or iterating the loader raises.
         KeyboardInterrupt: after Ctrl-C, once the place is saved and the table printed.
     """
     job = config.job
     assert isinstance(job, RunJob)
-    if job.save is not None:
-        require_writable(job.save)
     saved = _start_from(job)
+    if job.save is not None and require_writable(job.save) and job.save != job.resume:
+        _log.warning(
+            "%s holds the place of an earlier run and will be written over; job.resume=%s goes on from there",
+            job.save,
+            job.save,
+        )
     began = time.perf_counter()
     loader: Loader = instantiate_engine(config, keep_digest=True)
     with loader, Interrupt() as interrupt:
@@ -77,12 +81,6 @@ def main(config: Config) -> float:
 
 def _start_from(job: RunJob) -> SavedRun | None:
     if job.resume is None:
-        if job.save is not None and Path(job.save).exists():
-            _log.warning(
-                "%s holds the place of an earlier run and will be written over; job.resume=%s goes on from there",
-                job.save,
-                job.save,
-            )
         return None
     if job.resume == job.save and not Path(job.resume).exists():
         _log.info("%s is not there yet: the run starts anew, and will be saved there", job.resume)

@@ -1,25 +1,32 @@
 """The file a run is resumed from: the loader's cursor, and the digest and steps of exactly what lies before it.
 
 It is written whole or not at all: to a file beside it, flushed to the disk, then renamed over it. Whoever reads it,
-also after a crash or a power cut, finds the last complete save. It is JSON, and is read as data only.
+also after a crash or a power cut, finds the last complete save. It is JSON, and is read as data only. Nothing but an
+earlier save is ever replaced by it.
 """
 
+import contextlib
+import glob
 import json
 import os
+import secrets
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from flodl_pipe.errors import ConfigError, ResumeError
 
-__all__ = ["SavedRun", "read_saved", "require_writable", "write_saved"]
+__all__ = ["SavedRun", "read_saved", "require_writable", "saved_before", "write_saved"]
 
 _KIND = "flodl_pipe run"
 _VERSION = 1
 _KEYS = ("kind", "version", "loader", "digest", "num_rows", "num_steps")
 # A save takes some 500 bytes. What is much larger is another file.
 _MAX_BYTES = 1 << 20
+# Writing one takes seconds. A file beside a save that is older than this was left by a run that was killed.
+_LEFTOVER_S = 3600.0
 _REMEDY = "name a file that job.save wrote, or start anew without job.resume"
 
 
@@ -90,11 +97,31 @@ def _problems(record: dict[str, Any]) -> list[str]:
     return problems
 
 
-def require_writable(path: str) -> None:
-    """Find out now whether a save can be written, not hours later.
+def saved_before(path: str) -> bool:
+    """Return whether a file is a save of a run, of whatever version.
 
     Raises:
-        ConfigError: naming ``job.save``, if it cannot.
+        OSError: if there is no such file, or it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        return False
+    try:
+        record = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("kind") == _KIND
+
+
+def require_writable(path: str) -> bool:
+    """Find out now whether a save can be written, not hours later.
+
+    Returns:
+        Whether an earlier save lies there, which will be replaced.
+
+    Raises:
+        ConfigError: naming ``job.save``, if it cannot, or if something else than a save would be replaced.
     """
     target = Path(path)
     if "://" in path:
@@ -104,11 +131,20 @@ def require_writable(path: str) -> None:
             raise ConfigError.at("job.save", f"{path} is not a regular file; give the path of a file to write")
         if not target.parent.is_dir():
             raise ConfigError.at("job.save", f"there is no folder {target.parent}; make it, or save elsewhere")
-        beside = _beside(_resolved(target))
-        beside.touch()
+        earlier = target.exists() and target.stat().st_size > 0
+        if earlier and not saved_before(path):
+            raise ConfigError.at(
+                "job.save",
+                f"{path} exists and is not a save of a run, so it is not replaced; save elsewhere, or remove that file",
+            )
+        resolved = _resolved(target)
+        _remove_leftovers(resolved)
+        beside = _beside(resolved)
+        beside.touch(exist_ok=False)
         beside.unlink()
     except OSError as error:
         raise ConfigError.at("job.save", f"{path} cannot be written ({error.strerror}); save elsewhere") from error
+    return earlier
 
 
 def write_saved(path: str, saved: SavedRun) -> None:
@@ -128,7 +164,7 @@ def write_saved(path: str, saved: SavedRun) -> None:
     target = _resolved(Path(path))
     beside = _beside(target)
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with beside.open("x", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
             file.write("\n")
             file.flush()
@@ -145,11 +181,21 @@ def write_saved(path: str, saved: SavedRun) -> None:
             f"{path}: the save at step {saved.num_steps} could not be written ({error.strerror}); make room or set "
             "job.save to another place. The save before it is whole"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _beside(target: Path) -> Path:
-    # One fixed name: what a killed run leaves behind is written over by the next.
-    return target.with_name(f".{target.name}.part")
+    # A name of its own for every write: two runs may save to one file, and neither takes the other's half.
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def _remove_leftovers(target: Path) -> None:
+    for left in target.parent.glob(f".{glob.escape(target.name)}.[0-9]*-????????.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LEFTOVER_S:
+                left.unlink()
 
 
 def _resolved(path: Path) -> Path:

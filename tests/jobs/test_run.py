@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +204,33 @@ def test_a_new_run_over_an_old_place_is_said(table, config, caplog):
     table(main, config(*SAVE))
     table(main, config(*SAVE, "job.max_steps=1"))
     assert "holds the place of an earlier run and will be written over" in caplog.text
+
+
+def test_a_place_of_another_run_is_said_when_resuming_from_elsewhere(table, config, caplog):
+    table(main, config(*SAVE, "job.max_steps=3"))
+    table(main, config("job.save=other.json", "job.max_steps=5"))
+    assert "holds the place" not in caplog.text
+    table(main, config(*SAVE, "job.resume=place.json"))
+    assert "holds the place" not in caplog.text
+    table(main, config(*SAVE, "job.resume=other.json"))
+    assert "place.json holds the place of an earlier run and will be written over" in caplog.text
+
+
+def test_every_job_of_a_sweep_that_saves_over_another_says_so(call, config):
+    config()  # writes the shard
+    small = ("source.path=part-0.bin", "source.dtype=uint16", "source.seq_len=8", "loader.batch_size=4")
+    status, out, _ = call(*small, *SAVE, "job.max_steps=2", "-m", "sampling.seed=1,2,3")
+    assert status == 0
+    assert out.count("holds the place of an earlier run and will be written over") == 2
+
+
+@pytest.mark.parametrize("resume", [(), ("job.resume=place.json",)])
+def test_a_save_never_replaces_data(config, tokens, saved, resume):
+    before = Path(tokens()).read_bytes()
+    main(config(*SAVE, "job.max_steps=2"))
+    with pytest.raises(ConfigError, match=r"job\.save: .*part-0\.bin exists and is not a save of a run"):
+        main(config("job.save=part-0.bin", *resume))
+    assert Path("part-0.bin").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -151,8 +152,56 @@ def test_where_nothing_can_be_saved_is_known_beforehand(tmp_path, path, text):
 
 
 def test_looking_leaves_nothing_behind(path):
-    require_writable(path)
+    assert not require_writable(path)
     assert beside(path) == []
     write_saved(path, ONE)
-    require_writable(path)
+    assert require_writable(path)
     assert read_saved(path) == ONE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x01\x02" * 40, b"source: {kind: records}\n", b"[1, 2]", b'{"epoch": 3}', b"[" * 100_000, b" " * (2 << 20)],
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_that_is_no_save_is_not_replaced(path, tmp_path, content, linked):
+    target = tmp_path / "part-0.bin"
+    target.write_bytes(content)
+    if linked:
+        Path(path).symlink_to(target)
+    with pytest.raises(ConfigError, match="is not a save of a run, so it is not replaced; save elsewhere") as caught:
+        require_writable(path if linked else str(target))
+    assert [problem.key for problem in caught.value.problems] == ["job.save"]
+    assert target.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", ["", good(version=7)])
+def test_an_empty_file_and_a_save_of_another_version_may_be_replaced(path, content):
+    Path(path).write_text(content)
+    assert require_writable(path) == bool(content)
+    write_saved(path, ONE)
+    assert read_saved(path) == ONE
+
+
+def test_two_runs_may_save_to_one_file_at_once(path):
+    runs = [SavedRun({"epoch": 0, "position": run}, "0" * 32, run, run) for run in range(4)]
+
+    def save(run):
+        for _ in range(50):
+            write_saved(path, run)
+            assert read_saved(path) in runs
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(save, runs))
+    assert beside(path) == ["place.json"]
+
+
+def test_what_a_killed_run_left_long_ago_is_removed_and_nothing_else(path, tmp_path):
+    old, new = tmp_path / ".place.json.12-0123abcd.part", tmp_path / ".place.json.13-0123abcd.part"
+    others = [tmp_path / name for name in (".place.json.part", ".other.json.12-0123abcd.part", ".place.json.bak")]
+    for file in (old, new, *others):
+        file.write_text("half")
+        os.utime(file, (0, 0))
+    os.utime(new)
+    require_writable(path)
+    assert sorted(beside(path)) == sorted(file.name for file in (new, *others))
