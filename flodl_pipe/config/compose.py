@@ -106,7 +106,7 @@ class _Task:
         except Exception as error:
             self.error = error
             # Raised through Hydra it would come with a line of Hydra's; a sweep needs that line, to know which job.
-            if isinstance(error, FlodlPipeError) and not sweeps:
+            if isinstance(error, FlodlPipeError | BrokenPipeError) and not sweeps:
                 return None
             raise
         return self.value

@@ -274,3 +274,12 @@ def test_a_working_directory_that_is_gone_is_one_message(call, jobs, folder, mon
         assert status == 2
         assert "the working directory cannot be used (No such file or directory): change to a folder that exists" in err
     monkeypatch.chdir(folder.path)
+
+
+def test_a_pipe_of_a_jobs_own_may_not_break_unseen(jobs):
+    def act(config):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    jobs.act = act
+    with pytest.raises(BrokenPipeError):
+        cli.main(["+recipe=olmo_shards"])

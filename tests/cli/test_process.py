@@ -82,3 +82,29 @@ def test_ctrl_c_ends_with_130(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "flodl_pipe: interrupted\n")
+
+
+@pytest.mark.parametrize("argv", [["job=schema"], ["+recipe=olmo_shards", "--cfg", "job"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path, argv, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "flodl_pipe", *argv],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUNBUFFERED": unbuffered},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_closed_streams_are_no_reason_to_fail(spawn):
+    start = "import os; os.execv(sys.executable, [sys.executable, '-m', 'flodl_pipe', *sys.argv[1:]])"
+    assert spawn("job=schema", code=f"import os, sys; os.close(1); {start}").returncode == 0
+    assert spawn("+recipe=none", code=f"import os, sys; os.close(1); os.close(2); {start}").returncode == 2
