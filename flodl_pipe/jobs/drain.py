@@ -103,7 +103,7 @@ class Drain:
         return Moment(at_s, self.epoch, self.num_steps, counted.num_samples, counted.wait_s)
 
     def run(self, view: ProgressView, interrupt: Interrupt) -> End:
-        """Run to the end, to ``max_steps``, or to Ctrl-C. The place is saved in each case, and before an error.
+        """Run to the end, to ``max_steps``, or to Ctrl-C or SIGTERM. The place is saved then, and before an error.
 
         Raises:
             FlodlPipeError: what the loader raised, or if a save cannot be written.
@@ -127,7 +127,7 @@ class Drain:
         for epoch in range(self.epoch, self._job.epochs):
             self.epoch = epoch
             self._pass(view, interrupt)
-            if interrupt.asked:
+            if interrupt.asked is not None:
                 return "interrupted"
             if self.num_steps == self._job.max_steps:
                 return "max_steps"
@@ -155,7 +155,7 @@ class Drain:
                 view.update(self.moment())
             if job.save_every_steps is not None and self.num_steps % job.save_every_steps == 0:
                 self._save()
-            if interrupt.asked or self.num_steps == job.max_steps:
+            if interrupt.asked is not None or self.num_steps == job.max_steps:
                 break
         if not steps_left:
             view.epoch_done(self.moment())

@@ -48,6 +48,7 @@ def main(config: Config) -> float:
         ResumeError: if the file to resume from is missing, damaged, or of another stream.
         FlodlPipeError: what building or iterating the loader raises.
         KeyboardInterrupt: after Ctrl-C, once the place is saved and the table printed.
+        SystemExit: after SIGTERM, likewise, with status 143.
     """
     job = config.job
     assert isinstance(job, RunJob)
@@ -75,7 +76,7 @@ def main(config: Config) -> float:
         report = _report(loader, drain, job, end, began)
     print_sections(run_sections(report), sys.stdout)
     if end == "interrupted":
-        raise KeyboardInterrupt
+        interrupt.leave()
     return report.samples_per_s
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -269,7 +271,16 @@ def test_a_save_that_cannot_be_written_is_found_out_at_once(config):
 # ---- the ends of a run ----------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_saves_the_place_and_ends_between_two_steps(table, config, capsys, saved):
+HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def ends(number):
+    """What a run ends with after a signal."""
+    return pytest.raises(KeyboardInterrupt if number is signal.SIGINT else SystemExit)
+
+
+@pytest.mark.parametrize("number", HANDLERS)
+def test_a_signal_saves_the_place_and_ends_the_run_between_two_steps(table, config, capsys, saved, number):
     import flodl_pipe.jobs.drain as module
 
     _, whole = table(main, config())
@@ -279,14 +290,16 @@ def test_ctrl_c_saves_the_place_and_ends_between_two_steps(table, config, capsys
     def press(self, seconds):
         slept.append(seconds)
         if len(slept) == 6:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         sleep(self, seconds)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Interrupt, "sleep", press)
-        with pytest.raises(KeyboardInterrupt):
+        with ends(number) as caught:
             main(config(*SAVE, "job.step_time_s=0.001"))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if number is signal.SIGTERM:
+        assert caught.value.code == 143
+    assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
     out = capsys.readouterr().out
     assert "interrupted after 6 steps of 31; go on with" in out
     assert saved("place.json")["num_steps"] == 6
@@ -294,17 +307,47 @@ def test_ctrl_c_saves_the_place_and_ends_between_two_steps(table, config, capsys
     assert rows["digest"] == whole["digest"]
 
 
-def test_a_second_ctrl_c_ends_at_once(config, monkeypatch):
+@pytest.mark.parametrize("second", HANDLERS)
+@pytest.mark.parametrize("first", HANDLERS)
+def test_a_second_signal_ends_at_once(config, monkeypatch, first, second):
     import flodl_pipe.jobs.drain as module
 
     def press(self, seconds):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(first)
+        signal.raise_signal(second)
+        pytest.fail("went on")
 
     monkeypatch.setattr(module.Interrupt, "sleep", press)
-    with pytest.raises(KeyboardInterrupt):
+    with ends(second):
         main(config("job.step_time_s=0.001"))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
+
+
+def test_a_handler_of_somebody_else_stays(config):
+    noted = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        main(config())
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_terminated_program_prints_its_table_and_leaves_with_143(program, tokens, tmp_path, saved):
+    tokens(20_000)
+    command, options = program
+    command = [*command, "source.path=part-0.bin", "source.dtype=uint16", "source.seq_len=8", "loader.batch_size=4"]
+    command += [*SAVE, "job.save_every_steps=1", "job.step_time_s=0.05"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        give_up = time.monotonic() + 50
+        while not (tmp_path / "place.json").exists() and process.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.01)
+        process.terminate()
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert f"interrupted after {saved('place.json')['num_steps']} step" in out
+    assert "Traceback" not in err
 
 
 def test_damaged_data_ends_the_run_after_the_place_before_it_was_saved(config, table, tokens, saved):
