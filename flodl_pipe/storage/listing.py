@@ -2,7 +2,8 @@
 
 - Files are sorted by name, by Unicode code point: ``part-10`` comes before ``part-2``; pad the numbers. The order in
   which the file system lists them never matters. The entries of a list keep the order given.
-- A path that exists is taken literally, even if it holds ``*``, ``?`` or ``[``; only otherwise is it a pattern.
+- A path that exists is taken literally, even if it holds ``*``, ``?`` or ``[``; only otherwise is it a pattern. The
+  folders that a pattern begins with, as far as they exist, are literal too.
 - In a folder, hidden files (``.name``) are skipped, sub-folders are not entered, and only files with the wanted
   suffixes are taken; everything else is reported as foreign.
 """
@@ -53,7 +54,7 @@ def list_files(path: str | Sequence[str], *, suffixes: Sequence[str]) -> Listing
         raise SourceError("the list of paths is empty; name at least one file, folder or pattern")
     twice = sorted(name for name in set(files) if files.count(name) > 1) if len(set(files)) < len(files) else ()
     if twice:
-        raise SourceError(f"{twice[0]} is named twice; name each file once (sampling.augment repeats samples)")
+        raise SourceError(f"{twice[0]} is named twice; name each file once")
     for name in files:
         _require_readable(name)
     return Listing(files, tuple(name for part in parts for name in part.foreign))
@@ -66,8 +67,9 @@ def _expand(path: str, suffixes: Sequence[str]) -> Listing:
             mode = Path(path).stat().st_mode
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-        if missing and any(sign in path for sign in "*?["):
-            return _matching(path)
+        folder, rest = _existing_folder(path)
+        if missing and glob.has_magic(rest):
+            return _matching(path, folder, rest)
         if os.path.islink(path):  # noqa: PTH114 - Path.is_link raises where this answers
             raise SourceError(f"{path}: the link leads nowhere; restore the file it points to") from error
         if missing:
@@ -104,8 +106,17 @@ def _visible(path: str) -> Iterator[tuple[str, bool]]:
         raise SourceError(f"{path}: {error.strerror}; correct the permissions of the folder") from error
 
 
-def _matching(pattern: str) -> Listing:
-    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob matches hidden files
+def _existing_folder(path: str) -> tuple[str, str]:
+    """Split an absolute path after the last folder, from the root on, that exists by that name."""
+    folder, *parts = Path(path).parts
+    while parts and os.path.isdir(Path(folder, parts[0])):  # noqa: PTH112 - Path.is_dir raises for a name too long
+        folder = str(Path(folder, parts.pop(0)))
+    return folder, str(Path(*parts))
+
+
+def _matching(pattern: str, folder: str, rest: str) -> Listing:
+    full = str(Path(glob.escape(folder), rest))
+    found = sorted(glob.glob(full, recursive=True))  # noqa: PTH207 - Path.glob matches hidden files
     files = tuple(name for name in found if not Path(name).is_dir())
     if not files:
         raise SourceError(f"{pattern}: no file matches; correct the pattern in source.path")

@@ -64,6 +64,29 @@ def test_an_existing_name_is_taken_literally(tmp_path: Path, name: str) -> None:
     assert names(str(tmp_path / name)) == [name]
 
 
+@pytest.mark.parametrize("folder", ["run [1]", "a*b", "what?", "[", "[!x]/[y]"])
+def test_signs_in_the_names_of_folders_that_exist_are_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    touch(tmp_path, "run 1/no.bin", "aXb/no.bin", "whatX/no.bin", "z/y/no.bin")
+    touch(tmp_path / folder, "b.bin", "a.bin", "s[1]/c.bin", "s1/d.bin", "sub/e.bin")
+    monkeypatch.chdir(tmp_path / folder)
+    for pattern, expected in {
+        "*.bin": ["a.bin", "b.bin"],
+        "[ab].bin": ["a.bin", "b.bin"],
+        "s[1]/*.bin": ["c.bin"],
+        "s*/*.bin": ["d.bin", "c.bin", "e.bin"],
+        "**/[ce].bin": ["c.bin", "e.bin"],
+    }.items():
+        found = list_files(pattern, suffixes=NPY).files
+        assert [Path(name).name for name in found] == expected
+        assert all(Path(name).is_relative_to(tmp_path / folder) for name in found)
+    with pytest.raises(SourceError, match=r"gone\.bin does not exist; correct source\.path"):
+        list_files("gone.bin", suffixes=NPY)
+    with pytest.raises(SourceError, match=r"\*\.npz: no file matches"):
+        list_files("*.npz", suffixes=NPY)
+
+
 def test_a_pattern_matches_sorted_and_leaves_hidden_files_and_folders(tmp_path: Path) -> None:
     touch(tmp_path, "b.bin", "a.bin", ".c.bin", "sub/d.bin")
     found = list_files(str(tmp_path / "*"), suffixes=NPY)
@@ -81,7 +104,7 @@ def test_a_list_keeps_its_order(tmp_path: Path) -> None:
 
 def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "a.npy")
-    with pytest.raises(SourceError, match=r"a\.npy is named twice"):
+    with pytest.raises(SourceError, match=r"a\.npy is named twice; name each file once$"):
         list_files([str(tmp_path), str(tmp_path / "a.npy")], suffixes=NPY)
 
 
