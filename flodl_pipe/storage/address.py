@@ -18,7 +18,7 @@ def local_path(address: str) -> str:
     A leading ``~`` is the user's home. Links are kept.
 
     Raises:
-        SourceError: if the address is empty, has a NUL character, or is on another machine.
+        SourceError: if the address is empty, has a NUL character, or is not of this machine.
 
     >>> local_path("file:///data/a%20b.npy"), local_path("/data/a%20b.npy")
     ('/data/a b.npy', '/data/a%20b.npy')
@@ -35,6 +35,10 @@ def local_path(address: str) -> str:
         parts = urlsplit(address)
         if parts.netloc in ("", "localhost") and parts.path:
             return unquote(parts.path)
+        raise SourceError(
+            f"{address}: after file:// stands {parts.netloc!r}, read as the name of a machine; a local file has "
+            "three slashes and its absolute path, file:///folder/file, or give the plain path without file://"
+        )
     raise SourceError(
         f"{address}: remote addresses ({match[1]}://) are not served yet; copy the data to this machine and give its "
         "local path"

@@ -130,10 +130,24 @@ def test_a_file_address_is_decoded_and_a_plain_path_is_not(tmp_path: Path) -> No
     assert names(f"{tmp_path}/a%20b.npy") == ["a%20b.npy"]
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/x.npy", "https://host/x.npy", "gs://b/x", "file://host/x.npy"])
+@pytest.mark.parametrize("address", ["s3://bucket/x.npy", "https://host/x.npy", "gs://b/x"])
 def test_a_remote_address_is_refused_with_the_remedy(address: str) -> None:
     with pytest.raises(SourceError, match=rf"{address}.*not served yet.*local path"):
         list_files(address, suffixes=NPY)
+
+
+@pytest.mark.parametrize(
+    ("address", "read"), [("file://d/part-0.bin", "'d'"), ("file://part-0.bin", "'part-0.bin'"), ("FILE://", "''")]
+)
+def test_a_file_address_with_two_slashes_is_told_of_the_third(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, read: str
+) -> None:
+    monkeypatch.chdir(touch(tmp_path, "d/part-0.bin", "part-0.bin"))
+    with pytest.raises(
+        SourceError, match=rf"{address}: after file:// stands {read}.*three slashes.*plain path"
+    ) as caught:
+        list_files(address, suffixes=NPY)
+    assert "remote" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
