@@ -78,10 +78,15 @@ def _integral(value: Any) -> Any:
     """Take an integral float: YAML and the override grammar read 1e6 as one. Nothing else is converted."""
     if isinstance(value, bool):
         raise fault(f"must be an integer, got {shown(value)}")
-    # Above 2**53 a float no longer names one integer.
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) <= 2**53:
-        return int(value)
-    return value
+    if not isinstance(value, float) or not math.isfinite(value) or not value.is_integer():
+        return value
+    if abs(value) > 2**53:  # there a float no longer names one integer
+        digits = f", {int(value)}" if abs(value) < 2**64 else ""
+        raise fault(
+            f"must be an integer, got {shown(value)}: a number with an exponent or a point is a float, and floats "
+            f"count as integers only up to 2**53; write all its digits{digits}"
+        )
+    return int(value)
 
 
 def _byte_size(value: Any) -> Any:

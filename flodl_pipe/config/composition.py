@@ -28,7 +28,7 @@ from flodl_pipe.config.provenance import setter, trace
 from flodl_pipe.config.recipes import GROUP, register, with_config_dir
 from flodl_pipe.config.root import Config
 from flodl_pipe.config.validate import validate
-from flodl_pipe.errors import ConfigError
+from flodl_pipe.errors import ConfigError, Problem
 
 __all__ = ["Composition"]
 
@@ -130,4 +130,25 @@ class Composition:
             raise ConfigError.at("", f"{self.config_name} must be a mapping, got {type(plain).__name__}")
         sections = {str(key): value for key, value in plain.items()}
         has_recipe = any(re.match(rf"\+{GROUP}\b", word) for word in self.words)
-        return validate(sections, self.where, [] if has_recipe else recipe_names(self.config_dir))
+        try:
+            return validate(sections, self.where, [] if has_recipe else recipe_names(self.config_dir))
+        except ConfigError as error:
+            raise self._without_noise(error) from None
+
+    def _without_noise(self, error: ConfigError) -> ConfigError:
+        """Replace the problems of a section whose kind alone was changed on the command line by the one behind them."""
+        problems = list(error.problems)
+        for word in self.words:
+            key, _, kind = word.partition("=")
+            group, dot, last = key.lstrip("+").partition(".")
+            below = [problem for problem in problems if problem.key.startswith(f"{group}.")]
+            chosen = dot and last == "kind" and kind in self.loader.get_group_options(group)
+            if not chosen or not any("it belongs to kind" in problem.message for problem in below):
+                continue
+            text = (
+                f"must not be set to '{kind}' by itself: the keys of another kind would stay; "
+                f"write {group}={kind}, which brings the keys of its own, with a recipe of that kind or none"
+            )
+            problems = [problem for problem in problems if problem not in below]
+            problems.insert(0, Problem(f"{group}.kind", text, f"command line: {word}"))
+        return ConfigError(problems)

@@ -1,6 +1,7 @@
 """Hydra's and OmegaConf's errors as :class:`~flodl_pipe.errors.ConfigError`: key, rule, what was probably meant."""
 
 import re
+import shlex
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, parse_key
+from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, has_free_names, parse_key
 from flodl_pipe.config.places import conf_dir, display, recipe_dirs, recipe_names
 from flodl_pipe.config.provenance import file_of
 from flodl_pipe.config.recipes import GROUP
@@ -48,6 +49,16 @@ def _setter(loader: ConfigLoaderImpl, words: Sequence[str], group: str, text: st
     return None
 
 
+def _no_recipe(option: str, names: Sequence[str]) -> str:
+    """Return the words for a recipe that does not exist, which is often a path of one that does."""
+    name = re.sub(r"\.ya?ml$", "", option)
+    if name == option and not option.startswith(("/", ".", "recipes/")):
+        return f"there is no recipe '{option}'.{did_you_mean(option, names)}"
+    ends = [known for known in names if f"/{name}".endswith(f"/{known}")]
+    near = f" Did you mean '{max(ends, key=len)}'?" if ends else did_you_mean(name.rpartition("/")[2], names)
+    return f"'{option}' is no recipe: a recipe is given by its name, not by a path.{near}"
+
+
 def _missing_option(
     error: MissingConfigException, loader: ConfigLoaderImpl, words: Sequence[str], config_dir: Path | None
 ) -> ConfigError:
@@ -56,8 +67,10 @@ def _missing_option(
         option = "/".join([*group.split("/")[1:], option])
         names = recipe_names(config_dir)
         searched = ", ".join(display(folder) for _, folder in recipe_dirs(config_dir))
-        hint = did_you_mean(option, names)
-        message = f"there is no recipe '{option}'.{hint} Known recipes: {', '.join(names)} (searched {searched})"
+        message = (
+            f"{_no_recipe(option, names)} Known recipes: {', '.join(names)} (searched {searched}; "
+            "--config-dir DIR adds DIR/recipes)"
+        )
         return ConfigError.at(GROUP, message, _setter(loader, words, group, option, str(error)))
     options = [str(known) for known in error.options or ()]
     if not group or not options:
@@ -91,6 +104,8 @@ def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: S
         quoted = re.search(r"'([^'=]+)", head)
         key = quoted[1] if quoted else ""
     if re.search(r"^Key '.*' (is )?not in ", reason) and isinstance(cause.parent_node, DictConfig):
+        if has_free_names(Config, parse_key(key)[:-1]):
+            return ConfigError.at(key, f"not there yet: add it with a leading +, +{key}=...", _word_for(words, key))
         word, names = str(cause.key), [str(name) for name in cause.parent_node]
         near = elsewhere(Config, word) or did_you_mean(word, names) or elsewhere(Config, word, cutoff=0.75)
         known = f" Known keys: {', '.join(names)}" if names else " What is above it holds a value, not keys."
@@ -104,11 +119,13 @@ def _unparsable(error: OverrideParseException) -> ConfigError:
         name = word.lstrip("+~")
         what = f"an override is KEY=VALUE, and a recipe is chosen with +recipe={name}"
         return ConfigError.at("", f"'{word}' is not an override: {what}")
-    reason = str(error).splitlines()[0].partition("parse override")[2].partition("'. ")[2] or str(error).splitlines()[0]
+    key, _, value = word.partition("=")
+    # Hydra reads a backslash before a quote as part of the quote.
+    quoted = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
+    shell = shlex.quote(f'{key}="{quoted}"')
+    remedy = f"if it is text, quote it for Hydra and the shell: {shell}"
     return ConfigError.at(
-        word.partition("=")[0].lstrip("+~"),
-        f"cannot be read ({reason.strip()}); quote text with special characters, for example 'key=\"a:b\"'",
-        f"command line: {word}",
+        key.lstrip("+~"), f"{value} cannot be read as Hydra writes values; {remedy}", f"command line: {word}"
     )
 
 

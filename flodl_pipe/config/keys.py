@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-__all__ = ["Key", "children", "did_you_mean", "dotted", "elsewhere", "key_names", "locate", "parse_key"]
+__all__ = [
+    "Key",
+    "children",
+    "did_you_mean",
+    "dotted",
+    "elsewhere",
+    "has_free_names",
+    "key_names",
+    "locate",
+    "parse_key",
+]
 
 Key = tuple[str | int, ...]
 """Path of a key; integers are places in a list."""
@@ -85,6 +95,20 @@ def children(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
     if isinstance(found, type) and issubclass(found, BaseModel):
         return [found]
     return list(_kinds(found).values())
+
+
+def has_free_names(model: type[BaseModel], key: Key) -> bool:
+    """Return whether a key holds a mapping whose names the user chooses.
+
+    Args:
+        model: The whole config.
+        key: A key of it, such as ``("source", "fields")``.
+    """
+    owners = [model] if key else []
+    for part in key[:-1]:
+        owners = [child for owner in owners for child in children(owner, str(part))]
+    fields = [field for owner in owners for name, field in owner.model_fields.items() if key[-1] in (name, field.alias)]
+    return any(get_origin(_strip(field.annotation)) is dict for field in fields)
 
 
 def locate(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[Key, type[BaseModel] | None]:

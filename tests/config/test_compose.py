@@ -2,8 +2,10 @@
 
 import logging
 import pickle
+import shlex
 import threading
 from inspect import signature
+from pathlib import Path
 
 import hydra
 import pytest
@@ -141,11 +143,46 @@ def test_a_key_of_another_section_or_kind_is_pointed_out():
         (("olmo_shards", "++source={kind: records}"), "source.fields", "required, but not set"),
         (("olmo_shards", "nanogpt_bin"), "", "a recipe is chosen with +recipe=nanogpt_bin"),
         (("olmo_shards", "source.path=[a"), "source.path", "cannot be read"),
+        (
+            ("olmo_shards", "source.path=~/x"),
+            "source.path",
+            """quote it for Hydra and the shell: 'source.path="~/x"'""",
+        ),
+        ((*RECORDS, "source.fields.y={offset: 0}"), "source.fields.y", "add it with a leading +, +source.fields.y=..."),
+        (
+            ("+recipe=/tmp/recipes/olmo_shards.yaml",),
+            "recipe",
+            "by its name, not by a path. Did you mean 'olmo_shards'?",
+        ),
+        (("recipe=recipes/olmo_shards",), "recipe", "by its name, not by a path. Did you mean 'olmo_shards'?"),
+        (("+recipe=./olmo_shard",), "recipe", "by its name, not by a path. Did you mean 'olmo_shards'?"),
+        (
+            ("olmo_shards", "sampling.seed=1e19"),
+            "sampling.seed",
+            "up to 2**53; write all its digits, 10000000000000000000",
+        ),
+        (("olmo_shards", "loader.prefetch=1e300"), "loader.prefetch", "got 1e+300: a number with an exponent"),
     ],
 )
 def test_a_wrong_value_is_worded(words, key, message):
     found = problems(*words)
     assert message in found[key].message, found[key].message
+
+
+@pytest.mark.parametrize("value", ["~/x", "a'b", 'a"b', "C:\\x{", "a b, c{"])
+def test_the_quoting_that_is_proposed_works(folder, value):
+    message = problems("olmo_shards", f"source.path={value}")["source.path"].message
+    (word,) = shlex.split(message.partition("the shell: ")[2])
+    expected = Path(value).expanduser()
+    assert load_config("olmo_shards", word).source.path == str(folder.path / expected)
+
+
+def test_a_kind_changed_by_itself_is_one_problem_beside_the_others():
+    found = problems("olmo_shards", "source.kind=records", "loader.batch_size=0")
+    assert set(found) == {"source.kind", "loader.batch_size"}
+    assert "write source=records, which brings the keys of its own" in found["source.kind"].message
+    assert found["source.kind"].where == "command line: source.kind=records"
+    assert "source.record_bytes" in problems(*RECORDS, "source.kind=records", "source.record_bytes=0")
 
 
 def test_an_error_names_the_override_or_the_line(folder):
