@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,14 +87,16 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
 
     Raises:
         ConfigError: for an unknown flag, a flag that is not supported, or a sweep under torchrun.
-        SystemExit: status 0 after ``--version``.
+        SystemExit: status 0 after ``--version``, which prints our version and Hydra's.
     """
-    complaint = io.StringIO()
+    complaint, version = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(version):
             args = get_args_parser().parse_intermixed_args([recipe_word(word) for word in argv])
     except SystemExit as stop:
-        if not stop.code:
+        if not stop.code:  # only --version ends this way
+            ours = sys.modules["flodl_pipe"].__version__  # the package itself is above every part of it
+            sys.stdout.write(f"flodl_pipe {ours} ({version.getvalue().strip()})\n")
             raise
         reason = complaint.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError.at("", f"{reason}; --hydra-help lists the flags") from None

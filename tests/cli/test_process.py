@@ -29,6 +29,7 @@ ANSWERS_WITHIN_S = 3.0
         (["--help"], 0, "recipe: nanogpt_bin, olmo_shards, olmo_shards_npy"),
         (["+recipe=olmo_shards", "--cfg", "job"], 0, "seq_len: 1024"),
         (["+recipe=olmo_shards", "loader.batch_sise=3"], 2, "Did you mean 'batch_size'?"),
+        (["--version"], 0, "flodl_pipe 0."),
         (["job=schema"], 0, "http://json-schema.org/draft-07/schema#"),
     ],
 )

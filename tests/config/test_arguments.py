@@ -1,6 +1,8 @@
+import hydra
 import pytest
 from hydra._internal.utils import get_args_parser
 
+import flodl_pipe
 from flodl_pipe.config.arguments import read_arguments, recipe_word, torchrun_rank, without_folder
 from flodl_pipe.errors import ConfigError
 
@@ -89,6 +91,13 @@ def test_refused_flags_say_why(argv, message, capsys):
     with pytest.raises(ConfigError, match=message):
         read_arguments(argv)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_version_is_ours_and_hydras(capsys):
+    with pytest.raises(SystemExit) as stop:
+        read_arguments(["--version"])
+    assert not stop.value.code
+    assert capsys.readouterr() == (f"flodl_pipe {flodl_pipe.__version__} (Hydra {hydra.__version__})\n", "")
 
 
 def test_only_rank_0_gets_a_run_folder(monkeypatch):
