@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, final
 
 import hydra
@@ -22,12 +22,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank, without_folder
+from flodl_pipe.config.base import shown
 from flodl_pipe.config.composition import Composition
 from flodl_pipe.config.explain import explain, no_folder
 from flodl_pipe.config.places import check_working_dir, conf_dir, display
 from flodl_pipe.config.recipes import GROUP, with_config_dir
 from flodl_pipe.config.root import ENGINE, Config
-from flodl_pipe.errors import ConfigError, FlodlPipeError
+from flodl_pipe.errors import ConfigError, FlodlPipeError, Problem
 
 __all__ = ["instantiate_engine", "load_config", "run_hydra"]
 
@@ -56,6 +57,7 @@ def load_config(name_or_override: str, *overrides: str, config_dir: str | os.Pat
     >>> load_config("olmo_shards", "loader.batch_size=64").loader.batch_size
     64
     """
+    _check_types(name_or_override, overrides, config_dir)
     check_working_dir()
     folder = Path(config_dir).expanduser().absolute() if config_dir is not None else None
     if folder is not None and not folder.is_dir():
@@ -66,6 +68,26 @@ def load_config(name_or_override: str, *overrides: str, config_dir: str | os.Pat
         first = f"{GROUP}={first}" if re.fullmatch(r"[A-Za-z_][\w/.-]*", first) else f"{GROUP}='{quoted}'"
     _warn_of_shadowed(folder)
     return Composition(tuple(recipe_word(word) for word in (first, *overrides)), folder).config()
+
+
+def _check_types(first: object, overrides: Sequence[object], config_dir: object) -> None:
+    """Refuse what is no text: the annotations of :func:`load_config` are not checked when it is called."""
+    problems = []
+    for place, word in enumerate((first, *overrides)):
+        if isinstance(word, str):
+            continue
+        what = "override {place}" if place else "name_or_override"
+        remedy = "write it as text, 'KEY=VALUE'"
+        if isinstance(word, list | tuple | set):
+            remedy = "give each as an argument of its own: load(NAME, 'KEY=VALUE', 'KEY=VALUE'), or unpack with *"
+        elif not place:
+            name = f", {shown(word.stem)}" if isinstance(word, PurePath) else ""
+            remedy = f"give a recipe's name as text{name}, or an override 'KEY=VALUE'"
+        problems.append(Problem("", f"{what.format(place=place)} must be text, got {shown(word)}; {remedy}"))
+    if config_dir is not None and not isinstance(config_dir, str | os.PathLike):
+        problems.append(Problem("", f"config_dir must be a path, got {shown(config_dir)}; give a folder, or None"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _warn_of_shadowed(folder: Path | None) -> None:

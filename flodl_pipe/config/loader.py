@@ -35,7 +35,8 @@ def _names(value: Any) -> Any:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) and name for name in value):
-        raise fault(f"must be a list of at least one non-empty name, or null, got {shown(value)}")
+        hint = f"; one name is [{shown(value)}]" if isinstance(value, str) and value else ""
+        raise fault(f"must be a list of at least one non-empty name, or null, got {shown(value)}{hint}")
     twice = [name for place, name in enumerate(value) if name in value[:place]]
     if twice:
         raise fault(f"must be unique, got {shown(twice[0])} more than once")

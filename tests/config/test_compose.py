@@ -46,6 +46,26 @@ def test_a_field_of_records_can_be_added_alone():
     assert list(config.source.fields) == ["y"]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((Path("recipes/mine.yaml"),), "name_or_override must be text, got .*; give a recipe's name as text, 'mine'"),
+        ((None,), "name_or_override must be text, got null; give a recipe's name as text, or an override"),
+        (("olmo_shards", ["a=b"]), r"override 1 must be text, got \['a=b'\]; give each as an argument of its own"),
+        (("olmo_shards", "loader.batch_size=1", 3), "override 2 must be text, got 3; write it as text, 'KEY=VALUE'"),
+    ],
+)
+def test_what_is_no_text_is_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(*words)
+
+
+def test_a_config_dir_that_is_no_path_is_refused_with_all_else():
+    with pytest.raises(ConfigError, match="config_dir must be a path, got 3; give a folder, or None") as caught:
+        load_config(None, config_dir=3)
+    assert len(caught.value.problems) == 2
+
+
 def test_paths_are_relative_to_the_working_directory(folder):
     config = load_config("olmo_shards", "source.path=a/*.bin", "job.save=c.json")
     assert config.source.path == str(folder.path / "a/*.bin")

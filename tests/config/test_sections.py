@@ -41,6 +41,7 @@ def test_defaults_are_those_documented():
         ({"ram_max_usage": float("nan")}, "got nan"),
         ({"names": []}, "at least one non-empty name"),
         ({"names": ["a", ""]}, "non-empty"),
+        ({"names": "ab"}, r"must be a list .*, got 'ab'; one name is \['ab'\]"),
         ({"names": ["a", "b", "a"]}, "must be unique, got 'a' more than once"),
     ],
 )
