@@ -15,6 +15,7 @@ __all__ = ["HEAD_BYTES", "NPY_MAGIC", "parse_npy_header"]
 NPY_MAGIC = b"\x93NUMPY"
 
 _MAX_HEADER = 10_000
+_AGAIN = "write the file again with np.save"
 HEAD_BYTES = 12 + _MAX_HEADER
 """Bytes of a file's beginning that hold any header we accept."""
 
@@ -38,10 +39,14 @@ def parse_npy_header(name: str, head: bytes) -> tuple[str, int, int]:
     if len(head) < start:
         raise SourceError(f"{name}: truncated inside the .npy header (file of {len(head)} bytes); copy it again")
     if version not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        raise SourceError(f"{name}: .npy header version {version[0]}.{version[1]} is not known; expected 1.0 to 3.0")
+        raise SourceError(
+            f"{name}: .npy header version {version[0]}.{version[1]} is not known; expected 1.0 to 3.0: {_AGAIN}"
+        )
     length = int.from_bytes(head[8:start], "little")
     if length > _MAX_HEADER:
-        raise SourceError(f"{name}: .npy header of {length:,} bytes; a token array's is below {_MAX_HEADER:,}")
+        raise SourceError(
+            f"{name}: .npy header of {length:,} bytes; a token array's is below {_MAX_HEADER:,}: {_AGAIN}"
+        )
     text = head[start : start + length]
     if len(text) < length:
         raise SourceError(
@@ -64,9 +69,11 @@ def _literal(name: str, text: str) -> dict[str, object]:
     try:
         header = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise SourceError(f"{name}: the .npy header is not a plain literal: {text[:80]!r}") from error
+        raise SourceError(f"{name}: the .npy header is not a plain literal: {text[:80]!r}; {_AGAIN}") from error
     if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
-        raise SourceError(f"{name}: the .npy header must hold descr, fortran_order and shape, got {text[:80]!r}")
+        raise SourceError(
+            f"{name}: the .npy header must hold descr, fortran_order and shape, got {text[:80]!r}; {_AGAIN}"
+        )
     return header
 
 
@@ -89,7 +96,7 @@ def _dtype(name: str, descr: object) -> str:
 
 def _length(name: str, shape: object, fortran_order: object) -> int:
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-        raise SourceError(f"{name}: the .npy header's shape {shape!r} is not a tuple of sizes")
+        raise SourceError(f"{name}: the .npy header's shape {shape!r} is not a tuple of sizes; {_AGAIN}")
     if len(shape) != 1:
         order = "Fortran" if fortran_order else "C"
         raise SourceError(

@@ -23,7 +23,7 @@ from flodl_pipe.sources.npy_header import HEAD_BYTES, NPY_MAGIC, parse_npy_heade
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
-__all__ = ["FORMATS", "SUFFIXES", "TOKEN_DTYPES", "ShardTable", "read_shard_table"]
+__all__ = ["FORMATS", "SUFFIXES", "TOKEN_DTYPES", "ShardTable", "read_shard_table", "token_count"]
 
 _logger = logging.getLogger("flodl_pipe")
 
@@ -112,6 +112,15 @@ def read_shard_table(blobs: Blobs, *, file_format: str = "auto", dtype: str | No
     )
 
 
+def token_count(count: int) -> str:
+    """Return a number of tokens in words.
+
+    >>> token_count(1), token_count(1200)
+    ('1 token', '1,200 tokens')
+    """
+    return f"{format_count(count)} token{'' if count == 1 else 's'}"
+
+
 def _read(name: str, head: bytes, size: int, file_format: str, dtype: str | None) -> _Shard:
     if file_format == "npy" or (file_format == "auto" and head.startswith(NPY_MAGIC)):
         found, offset, tokens = parse_npy_header(name, head)
@@ -133,7 +142,10 @@ def _read_llmc(name: str, head: bytes) -> _Shard:
         )
     version, count = np.frombuffer(head, dtype="<i4", count=3)[1:].tolist()
     if version != 1:
-        raise SourceError(f"{name}: llm.c header version {version}; only version 1 (uint16 tokens) is read")
+        raise SourceError(
+            f"{name}: llm.c header version {version}; only version 1 (uint16 tokens) is read: write the tokens again "
+            "in version 1, or as .npy, which also holds wider ids"
+        )
     if count < 0:
         raise SourceError(f"{name}: the llm.c header's token count is negative: {count}; write the shard again")
     return _Shard("llmc", "uint16", _LLMC_HEADER, count)
@@ -162,12 +174,12 @@ def _sized(name: str, size: int, shard: _Shard) -> _Shard:
     expected = shard.offset + shard.tokens * np.dtype(shard.dtype).itemsize
     if size < expected:
         raise SourceError(
-            f"{name}: truncated: its header counts {format_count(shard.tokens)} tokens, expected "
+            f"{name}: truncated: its header counts {token_count(shard.tokens)}, expected "
             f"{format_count(expected)} bytes, found {format_count(size)}; copy the file again"
         )
     if size > expected:
         _logger.warning(
-            "%s: %s surplus bytes after the %s tokens its header counts are left out",
-            *(name, format_count(size - expected), format_count(shard.tokens)),
+            "%s: %s surplus byte%s after the %s its header counts: left out",
+            *(name, format_count(size - expected), "" if size == expected + 1 else "s", token_count(shard.tokens)),
         )
     return shard

@@ -17,7 +17,7 @@ from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
-from flodl_pipe.sources.token_formats import SUFFIXES, ShardTable, read_shard_table
+from flodl_pipe.sources.token_formats import SUFFIXES, ShardTable, read_shard_table, token_count
 from flodl_pipe.sources.vocabulary import IdCheck
 from flodl_pipe.sources.windows import Windows
 from flodl_pipe.storage.listing import list_files
@@ -76,8 +76,9 @@ class TokenShards:
         if not len(self._windows):
             longest = int(table.tokens.argmax())
             raise SourceError(
-                f"no shard holds a window: the longest, {blobs.names[longest]}, has {table.tokens[longest]} tokens, "
-                f"and a window needs seq_len + 1 = {seq_len + 1}; lower source.seq_len or give longer shards"
+                f"no shard holds a window: the longest, {blobs.names[longest]}, has "
+                f"{token_count(int(table.tokens[longest]))}, and a window needs "
+                f"seq_len + 1 = {seq_len + 1}; lower source.seq_len or give longer shards"
             )
         stored = Field("tokens", table.dtype, (seq_len + 1,))
         length = (Field("num_tokens", "int64"),) if tail == "keep" else ()
@@ -215,7 +216,7 @@ class TokenShards:
             *self._notes,
             Fact("files", f"{len(self._blobs.names)} ({', '.join(table.formats)}), first {self._blobs.names[0]}"),
             Fact("tokens", f"{format_count(self.total_tokens)} {table.dtype}"),
-            Fact("windows", f"{format_count(len(windows))} of {windows.seq_len} tokens, stride {windows.stride}"),
+            Fact("windows", f"{format_count(len(windows))} of {token_count(windows.seq_len)}, stride {windows.stride}"),
             Fact("tail tokens in no window", format_count(int(windows.tail_tokens.sum()))),
         ]
         if windows.gap_tokens:

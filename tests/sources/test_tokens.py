@@ -242,7 +242,7 @@ def test_raw_refuses_files_that_have_a_header(tmp_path: Path) -> None:
 def test_a_damaged_header_is_an_error_and_runs_nothing(tmp_path: Path, header: str) -> None:
     text = header.encode("latin1")
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(200))
-    with pytest.raises(SourceError, match=r"a\.npy.*header"):
+    with pytest.raises(SourceError, match=r"a\.npy.*header(?s:.*)write the file again with np\.save"):
         open_one(tmp_path)
     assert not list(Path.cwd().glob("PWNED_*"))
 
@@ -251,13 +251,36 @@ def test_a_damaged_header_is_an_error_and_runs_nothing(tmp_path: Path, header: s
 def test_a_shape_that_is_no_tuple_of_sizes_is_refused(tmp_path: Path, shape: str) -> None:
     text = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(200))
-    with pytest.raises(SourceError, match="shape"):
+    with pytest.raises(SourceError, match=r"shape.*write the file again with np\.save"):
+        open_one(tmp_path)
+
+
+def test_a_version_that_is_not_known_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x04\x00" + bytes(200))
+    with pytest.raises(SourceError, match=r"version 4\.0 is not known; expected 1\.0 to 3\.0: write the file again"):
+        open_one(tmp_path)
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = 20240520, 2, 0
+    header.tofile(tmp_path / "c.bin")
+    with pytest.raises(SourceError, match=r"llm\.c header version 2; only version 1.*write the tokens again"):
+        open_one(tmp_path / "c.bin")
+
+
+def test_one_token_and_one_byte_are_singular(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.save(tmp_path / "a.npy", np.ones(1, dtype="<u2"))
+    with (tmp_path / "a.npy").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(SourceError, match=r"a\.npy, has 1 token, and a window needs"):
+        open_one(tmp_path)
+    assert "1 surplus byte after the 1 token its header counts" in caplog.text
+    os.truncate(tmp_path / "a.npy", 129)
+    with pytest.raises(SourceError, match=r"its header counts 1 token, expected 130 bytes, found 129"):
         open_one(tmp_path)
 
 
 def test_a_header_beyond_the_limit_is_not_parsed(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little") + bytes(200))
-    with pytest.raises(SourceError, match="header of 2,147,483,648 bytes"):
+    with pytest.raises(SourceError, match=r"header of 2,147,483,648 bytes.*again with np\.save"):
         open_one(tmp_path)
 
 
