@@ -25,7 +25,7 @@ from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, t
 from flodl_pipe.config.base import shown
 from flodl_pipe.config.composition import Composition
 from flodl_pipe.config.explain import explain, no_folder
-from flodl_pipe.config.places import check_working_dir, conf_dir, display
+from flodl_pipe.config.places import ENVIRONMENT, check_working_dir, conf_dir, display, user_dirs
 from flodl_pipe.config.recipes import GROUP, with_config_dir
 from flodl_pipe.config.root import ENGINE, Config
 from flodl_pipe.errors import ConfigError, FlodlPipeError, Problem
@@ -36,6 +36,8 @@ log = logging.getLogger("flodl_pipe")
 
 # Jobs that only print, and how they log. They leave no folder behind, so they work where nothing can be written.
 _PRINTING = {"plan": "stdout", "schema": "none"}
+
+_warned: set[Path] = set()
 
 # Hydra 1.4 wants the targets that may be instantiated named at the call site, and has no version_base. Given to
 # hydra.main, the list also covers what Hydra itself builds from the config: callbacks and logging handlers.
@@ -66,6 +68,7 @@ def load_config(name_or_override: str, *overrides: str, config_dir: str | os.Pat
     if "=" not in first and not first.startswith(("~", "+", "[")):
         quoted = first.replace("\\", "\\\\").replace("'", "\\'")
         first = f"{GROUP}={first}" if re.fullmatch(r"[A-Za-z_][\w/.-]*", first) else f"{GROUP}='{quoted}'"
+    _warn_of_missing()
     _warn_of_shadowed(folder)
     return Composition(tuple(recipe_word(word) for word in (first, *overrides)), folder).config()
 
@@ -96,6 +99,14 @@ def _warn_of_shadowed(folder: Path | None) -> None:
         option = file.relative_to(folder or file)
         if option.parts[0] != "recipes" and (conf_dir() / option).is_file():
             log.warning("flodl_pipe: warning: %s is ignored: the built-in %s has the same name", display(file), option)
+
+
+def _warn_of_missing() -> None:
+    """Say once in a process that a folder of the environment does not exist: it may be one of another machine."""
+    for folder in user_dirs():
+        if folder not in _warned and not folder.is_dir():
+            _warned.add(folder)
+            log.warning("flodl_pipe: warning: %s of %s is ignored: there is no such folder", folder, ENVIRONMENT)
 
 
 @final
@@ -167,6 +178,7 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
     """
     check_working_dir()
     arguments = read_arguments(argv)
+    _warn_of_missing()
     _warn_of_shadowed(arguments.config_dir)
     composition = Composition(arguments.words, arguments.config_dir, arguments.config_name)
     job = _Task(task)

@@ -109,3 +109,11 @@ def test_closed_streams_are_no_reason_to_fail(spawn):
     start = "import os; os.execv(sys.executable, [sys.executable, '-m', 'flodl_pipe', *sys.argv[1:]])"
     assert spawn("job=schema", code=f"import os, sys; os.close(1); {start}").returncode == 0
     assert spawn("+recipe=none", code=f"import os, sys; os.close(1); os.close(2); {start}").returncode == 2
+
+
+def test_a_warning_before_the_job_goes_to_standard_error(spawn):
+    done = spawn("job=schema", FLODL_PIPE_CONFIG_PATH="/none/such")
+    assert done.returncode == 0
+    assert (
+        done.stderr == "flodl_pipe: warning: /none/such of FLODL_PIPE_CONFIG_PATH is ignored: there is no such folder\n"
+    )

@@ -126,3 +126,12 @@ def test_a_folder_of_recipes_that_cannot_be_read_is_refused(folder, monkeypatch)
 def test_a_path_is_whole_when_the_working_directory_is_the_root(monkeypatch):
     monkeypatch.chdir("/")
     assert display(Path("/tmp/recipes")) == "/tmp/recipes"
+
+
+def test_a_folder_of_the_environment_that_is_missing_is_reported_once(folder, monkeypatch, caplog):
+    folder("there/recipes/mine.yaml", MINE % 3)
+    monkeypatch.setenv("FLODL_PIPE_CONFIG_PATH", f"{folder.path}/none:{folder.path}/there")
+    for _ in range(2):
+        assert load_config("mine").loader.batch_size == 3
+    expected = f"flodl_pipe: warning: {folder.path}/none of FLODL_PIPE_CONFIG_PATH is ignored: there is no such folder"
+    assert [record.getMessage() for record in caplog.records] == [expected]
