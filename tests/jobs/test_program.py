@@ -42,7 +42,7 @@ BAD_DATA = {
         ["source.format=npy", "source.seq_len=8", "loader.batch_size=4", "source.dtype=uint32", "source.path=a.npy"],
         ["a.npy", "uint32", "uint16"],
     ),
-    "a shard shorter than a window": ([*RAW, "source.seq_len=2000"], ["part-0.bin", "1000 tokens", "2001", "seq_len"]),
+    "a shard shorter than a window": ([*RAW, "source.seq_len=2000"], ["part-0.bin", "1,000 tokens", "2001", "seq_len"]),
     "an id beyond the vocabulary": ([*RAW, "source.vocab_size=100"], ["part-0.bin", "0 .. 99", "source.vocab_size"]),
     "a batch larger than the epoch": (
         [*RAW, "loader.batch_size=125"],
