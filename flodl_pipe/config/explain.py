@@ -159,15 +159,18 @@ def _endless(loader: ConfigLoaderImpl, words: Sequence[str]) -> ConfigError:
     return ConfigError.at("", f"the config is nested without end: a file includes itself; {remedy}")
 
 
+def _is_of_a_job(error: BaseException) -> bool:
+    """Return whether a launcher handed on what a job raised, perhaps in another process."""
+    handed_on = JobReturn.return_value.fget.__code__  # type: ignore[attr-defined]
+    return any(frame.f_code is handed_on for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def no_folder(error: BaseException | None) -> ConfigError | None:
     """Return what kept a run's folder or log from being written; None when the error is about something else."""
     if type(error) is ValueError:  # logging's, for a log file
         error = error.__cause__
-    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError) or _is_of_a_job(error):
         return None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is JobReturn.return_value.fget.__code__:  # type: ignore[attr-defined]
-            return None  # a launcher handed on what a job raised
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return ConfigError.at(
         "hydra.run.dir",
@@ -190,7 +193,7 @@ def explain(
     if isinstance(error, InstantiationException) or not isinstance(error, COMPOSITION_ERRORS):
         return None
     if isinstance(error, RecursionError):
-        return _endless(loader, words)
+        return None if _is_of_a_job(error) else _endless(loader, words)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = f"{display(Path(mark.name))}:{mark.line + 1}" if mark is not None else None
