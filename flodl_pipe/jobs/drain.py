@@ -6,13 +6,14 @@ Saves are made only there.
 
 import logging
 import time
+from pathlib import Path
 from typing import Literal, final
 
 from flodl_pipe.config.job import RunJob
 from flodl_pipe.errors import FlodlPipeError, ResumeError
 from flodl_pipe.jobs.describe import last_batch
 from flodl_pipe.jobs.interrupt import Interrupt
-from flodl_pipe.jobs.save_file import SavedRun, write_saved
+from flodl_pipe.jobs.save_file import SavedRun, read_saved, write_saved
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.statistics import Statistics
@@ -72,6 +73,8 @@ class Drain:
         self.saved_at: SavedRun | None = None
         self._num_steps = 0
         self._began = 0.0
+        self._there = _mark(job.save)
+        self._warned = False
         if job.save is not None:
             # The data's fingerprint is taken now: later, a changed file would be saved as if it were the one we read.
             loader.state_dict()
@@ -182,6 +185,25 @@ class Drain:
         counted = self._loader.statistics()
         num_rows = self._before.num_rows + counted.num_samples
         now = SavedRun(self._loader.state_dict(), self._digest(counted), num_rows, self.num_steps)
-        if now != self.saved_at:
-            write_saved(self._job.save, now)
-            self.saved_at = now
+        if now == self.saved_at:
+            return
+        if not self._warned and _mark(self._job.save) not in (self._there, None):
+            self._warned = True
+            _log.warning(
+                "%s was saved by another run meanwhile and is written over; give each run a job.save of its own",
+                self._job.save,
+            )
+        write_saved(self._job.save, now)
+        self.saved_at = now
+        self._there = (now.digest, now.num_steps)
+
+
+def _mark(path: str | None) -> tuple[str, int] | None:
+    """Return what tells one save from another, of the save that lies there now; None: there is none."""
+    if path is None or not Path(path).exists():
+        return None
+    try:
+        saved = read_saved(path)
+    except ResumeError:
+        return None
+    return saved.digest, saved.num_steps

@@ -226,6 +226,27 @@ def test_every_job_of_a_sweep_that_saves_over_another_says_so(call, config):
     assert out.count("holds the place of an earlier run and will be written over") == 2
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_that_meets_the_save_of_another_says_so_once(config, monkeypatch, caplog, first):
+    import flodl_pipe.jobs.drain as module
+
+    slept = []
+
+    def interfere(self, seconds):
+        slept.append(seconds)
+        if (len(slept) == 1 and first) or len(slept) in (5, 9):
+            module.write_saved("place.json", module.SavedRun({}, "f" * 32, 4, len(slept)))
+
+    run = (*SAVE, "job.save_every_steps=1", "job.step_time_s=0.001")
+    main(config(*run))
+    main(config(*run, "job.resume=place.json", "job.epochs=2"))
+    assert "meanwhile" not in caplog.text
+    monkeypatch.setattr(module.Interrupt, "sleep", interfere)
+    Path("place.json").unlink()
+    main(config(*run))
+    assert caplog.text.count("place.json was saved by another run meanwhile and is written over") == 1
+
+
 @pytest.mark.parametrize("resume", [(), ("job.resume=place.json",)])
 def test_a_save_never_replaces_data(config, tokens, saved, resume):
     before = Path(tokens()).read_bytes()
