@@ -89,7 +89,7 @@ class SequenceTable:
         last_is_short: Whether the last step has fewer rows than the others; it is then a group of its own.
         chunk_steps: Groups do not reach across a multiple of this.
         step_parts: Parts of a group.
-        group_steps: Steps of a group; the last group may be shorter.
+        group_steps: Steps of the groups to come; may be changed at any time.
         max_steps: Steps in flight, at most.
         new_group: Makes a group; called under the table's lock.
     """
@@ -109,7 +109,7 @@ class SequenceTable:
         self._num_full_steps = num_steps - last_is_short
         self._chunk_steps = chunk_steps
         self._step_parts = step_parts
-        self._group_steps = group_steps
+        self.group_steps = group_steps
         self._max_steps = max_steps
         self._new_group = new_group
         self._next_step = 0
@@ -220,7 +220,7 @@ class SequenceTable:
 
     def _next_size(self) -> int:
         to_chunk_end = self._chunk_steps - self._next_step % self._chunk_steps
-        return min(self._group_steps, to_chunk_end, max(1, self._num_full_steps - self._next_step))
+        return min(self.group_steps, to_chunk_end, max(1, self._num_full_steps - self._next_step))
 
     def _open_group(self, num_steps: int) -> None:
         try:

@@ -12,14 +12,15 @@ from flodl_pipe.units import format_bytes
 
 __all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
 
-# A batch is widened into a slot and read by the loop soon after: 32 MiB ahead stay in the processor's last cache, and
-# 8 MiB a group mean few changes of thread. NumPy releases the interpreter in every operation on more than 500 elements,
-# which is one change each: groups have fewer rows. Best rates and waits on an AMD EPYC with 2 cores, 1 MiB of L2 and
-# 32 MiB of L3, 2026-11-29, tests/benchmarks/tokens.py.
-_GROUP_DELIVERED_BYTES = 8 << 20
-_GROUP_STORED_BYTES = 1 << 20
-_GROUP_ROWS = 480
-_RING_BYTES = 32 << 20
+# A batch is widened into a slot and read by the loop soon after. 10 MiB a group mean few changes of thread, and 40 MiB
+# ahead stay near the processor's last cache: best rates on an AMD EPYC with 2 cores, 1 MiB of L2 and 32 MiB of L3,
+# 2026-11-29, tests/benchmarks/tokens.py.
+_GROUP_DELIVERED_BYTES = 10 << 20
+_GROUP_STORED_BYTES = 3 << 19
+_RING_BYTES = 40 << 20
+# Rows of a group beside a loop that keeps the interpreter: NumPy releases it in every operation on more than 500
+# elements, and each time is one more change of thread.
+_HANDOVER_GROUP_ROWS = 480
 _MIN_DEPTH = 4
 _SMALLEST_DEPTH = 2
 _MAX_DEPTH = 512
@@ -73,6 +74,7 @@ class EnginePlan:
         num_readers: Reader threads; 0 reads inside ``next()``.
         depth: Steps read ahead of the loop, at most.
         group_steps: Steps gathered together.
+        handover_group_steps: Steps gathered together beside a loop that hands over (see ``pace``).
         step_parts: Parts a step is split into, for several readers to share.
         num_slots: Slots of the ring: ``depth`` and two more, for the batches the loop holds.
         ring_bytes: Slots, and the readers' rows before they are delivered.
@@ -85,6 +87,7 @@ class EnginePlan:
     num_readers: int
     depth: int
     group_steps: int
+    handover_group_steps: int
     step_parts: int
     num_slots: int
     ring_bytes: int
@@ -137,6 +140,7 @@ def plan_engine(
         num_readers=num_readers,
         depth=depth,
         group_steps=group_steps,
+        handover_group_steps=max(1, min(group_steps, _HANDOVER_GROUP_ROWS // sizes.step_rows)),
         step_parts=step_parts,
         num_slots=num_slots,
         ring_bytes=ring_bytes,
@@ -173,7 +177,6 @@ def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tup
     group_steps = min(
         _GROUP_DELIVERED_BYTES // sizes.slot_bytes,
         _GROUP_STORED_BYTES // stored_step_bytes,
-        _GROUP_ROWS // sizes.step_rows,
     )
     # At least one group in the making per reader, and one being handed out.
     group_steps = max(1, min(group_steps, depth // (num_readers + 1)))

@@ -52,6 +52,7 @@ class Reading:
     ) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
+        self._plan = plan
         self._filler = filler
         self._pool = pool
         self._pool_lock = pool_lock
@@ -103,6 +104,8 @@ class Reading:
         asked_s = time.perf_counter()
         if self._taken_steps:
             self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
+            plan = self._plan
+            self._table.group_steps = plan.handover_group_steps if self._pace.hands_over else plan.group_steps
             self.ahead.prepare(self._next_step)  # before a reader wakes, which would compete for the interpreter
             self._table.give_credit(self._taken_steps)
         if not self._table.is_ready():

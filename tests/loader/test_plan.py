@@ -38,8 +38,8 @@ def plan(knobs=AUTO, share=8 * GIB, held=0, cpus=2, available=1 << 60, **changes
 def test_tokens_that_fit_are_resident_beside_a_ring():
     found = plan()
     assert (found.mode, found.resident_bytes) == ("resident", 400 * 10**6)
-    assert (found.num_readers, found.group_steps, found.depth) == (1, 15, 64)
-    assert found.ring_bytes < 36 * MIB
+    assert (found.num_readers, found.group_steps, found.handover_group_steps, found.depth) == (1, 20, 15, 80)
+    assert found.ring_bytes < 45 * MIB
 
 
 def test_what_does_not_fit_is_streamed_and_both_numbers_are_said():
@@ -119,7 +119,7 @@ def test_whatever_the_sizes_grants_are_consistent(rows, row, widen, share, cpus,
     found = plan(
         Knobs("auto", prefetch, readers), share, cpus=cpus, step_rows=rows, stored_row_bytes=row, slot_bytes=slot
     )
-    assert 1 <= found.group_steps <= found.depth
+    assert 1 <= found.handover_group_steps <= found.group_steps <= found.depth
     assert found.num_slots * slot <= found.ring_bytes
     assert found.ring_bytes + found.resident_bytes <= found.share.num_bytes
     assert found.step_parts == 1 or found.group_steps == 1
