@@ -79,17 +79,18 @@ def advise_random(address: int, num_bytes: int) -> None:
     _libc().madvise(address, num_bytes, mmap.MADV_RANDOM)
 
 
-def gather(descriptor: int, vectors: IndexArray) -> int:
-    """Write the runs that ``vectors`` names to the start of a file, in one call; return the bytes written.
+def gather(descriptor: int, vectors: IndexArray, offset: int = 0) -> int:
+    """Write the runs that ``vectors`` names to a file, one after the other, in one call; return the bytes written.
 
     Args:
-        descriptor: An open file, written from offset 0.
+        descriptor: An open file.
         vectors: int64, C-contiguous, shape ``(K, 2)``: address and length of each run; ``K <= IOV_MAX``.
+        offset: Where in the file the first run goes.
 
     Raises:
         OSError: ``EFAULT`` if not even the first run could be read.
     """
-    count = int(_libc().pwritev(descriptor, vectors.__array_interface__["data"][0], len(vectors), 0))
+    count = int(_libc().pwritev(descriptor, vectors.__array_interface__["data"][0], len(vectors), offset))
     if count < 0:
         raise _os_error()
     return count

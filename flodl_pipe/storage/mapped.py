@@ -56,6 +56,7 @@ class MappedReader:
 
         self._num_blobs = len(names)
         self._scratch = ThreadScratch()
+        self._spare = ThreadScratch()
         self._table = HandleTable(open_map, limit or _map_limit(), "sysctl vm.max_map_count")
 
     @property
@@ -106,9 +107,16 @@ class MappedReader:
         vectors = np.empty((len(rows), 2), dtype=np.int64)
         np.add(addresses[blobs], offsets, out=vectors[:, 0])
         vectors[:, 1] = row_bytes
+        first = int(rows[0])
+        consecutive = bool((rows[1:] - rows[:-1] == 1).all())
         scratch = self._scratch.get()
+        # Rows that were lent by `buffer` lie in the scratch themselves. Then the kernel writes them where they belong;
+        # anything else would pass through bytes that earlier rows of the same request already occupy.
+        in_scratch = out.ctypes.data == scratch.bytes.ctypes.data
+        if in_scratch and not consecutive:
+            scratch, in_scratch = self._spare.get(), False
         try:
-            count = kernel.gather(scratch.descriptor, vectors)
+            count = kernel.gather(scratch.descriptor, vectors, first * row_bytes if in_scratch else 0)
         except OSError as error:
             if error.errno != errno.EFAULT:
                 raise
@@ -118,10 +126,8 @@ class MappedReader:
         num_bytes = len(rows) * row_bytes
         if count < num_bytes:
             return count // row_bytes, count % row_bytes
-        first = int(rows[0])
-        consecutive = bool((rows[1:] - rows[:-1] == 1).all())
-        if consecutive and not first and out.ctypes.data == scratch.bytes.ctypes.data:
-            return None  # the rows are the scratch
+        if in_scratch:
+            return None
         found = scratch.bytes[:num_bytes].reshape(len(rows), row_bytes)
         if consecutive:
             # Not a NumPy copy: that would release the interpreter for these 30 us, and win it back only after the

@@ -113,6 +113,17 @@ class SourceContract:
             np.testing.assert_array_equal(value[rows], wanted[name])
             assert (np.delete(value, rows, axis=0).reshape(-1).view(np.uint8) == 0xA5).all()
 
+    def test_samples_read_to_the_sources_own_buffers_are_the_same(self, source: Source) -> None:
+        if not isinstance(source, FileSource):
+            pytest.skip("not over files")
+        indices = np.random.default_rng(3).integers(0, len(source), 2_500)
+        wanted = read_stored(source, indices)
+        for rows in (np.arange(2_500), np.random.default_rng(4).permutation(2_500)):
+            out = source.buffers(2_500)
+            source.read_into(indices, rows, out)
+            for name, value in out.items():
+                np.testing.assert_array_equal(value[rows], wanted[name])
+
     @pytest.mark.parametrize("index", [-1, "len"])
     def test_an_index_outside_the_source_is_an_error(self, source: Source, index: Any) -> None:
         with pytest.raises(IndexError):

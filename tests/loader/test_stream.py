@@ -110,7 +110,8 @@ def test_whoever_reads_the_batches_are_the_same(monkeypatch, helps, hands_over, 
 def shards(tmp_path):
     rng = np.random.default_rng(7)
     for number in range(3):
-        rng.integers(0, 50_000, 5_000 + 77 * number).astype("<u2").tofile(tmp_path / f"part-{number}.bin")
+        # Long enough for groups of more rows than one request to storage takes.
+        rng.integers(0, 50_000, 25_000 + 77 * number).astype("<u2").tofile(tmp_path / f"part-{number}.bin")
     return str(tmp_path / "*.bin")
 
 

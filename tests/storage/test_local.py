@@ -80,6 +80,44 @@ def test_rows_go_to_the_rows_named_and_leave_the_others_alone(paths: list[Path],
     assert (np.delete(out, rows, axis=0) == 7).all()
 
 
+@pytest.mark.parametrize("row_bytes", [1, 34, 300])
+@pytest.mark.parametrize("order", ["as asked", "backwards", "shuffled", "in two runs"])
+def test_rows_read_to_a_lent_buffer_are_exact_in_any_order_and_number(
+    paths: list[Path], way: str, row_bytes: int, order: str
+) -> None:
+    num_rows = 3_000  # three requests' worth
+    where, offsets = request(num_rows, row_bytes)
+    rows = {
+        "as asked": np.arange(num_rows),
+        "backwards": np.arange(num_rows)[::-1].copy(),
+        "shuffled": np.random.default_rng(2).permutation(num_rows),
+        "in two runs": np.roll(np.arange(num_rows), 1_234),
+    }[order]
+    blobs = LocalBlobs(list(map(str, paths)), way=way)
+    for _ in range(2):  # the second time with what the first left behind
+        out = blobs.buffer(num_rows * row_bytes).reshape(num_rows, row_bytes)
+        blobs.read_rows(where, offsets, row_bytes, rows, out)
+        assert np.array_equal(out[rows], naive(paths, where, offsets, row_bytes))
+
+
+def test_a_lent_buffer_may_be_filled_part_by_part(paths: list[Path], way: str) -> None:
+    where, offsets = request(1_600, 34)
+    blobs = LocalBlobs(list(map(str, paths)), way=way)
+    out = blobs.buffer(1_600 * 34).reshape(1_600, 34)
+    for first in range(0, 1_600, 400):
+        part = slice(first, first + 400)
+        blobs.read_rows(where[part], offsets[part], 34, np.arange(first, first + 400), out)
+    assert np.array_equal(out, naive(paths, where, offsets, 34))
+
+
+def test_a_buffer_beyond_the_scratch_is_lent_all_the_same(paths: list[Path], way: str) -> None:
+    where, offsets = request(1_500, 2_050)
+    blobs = LocalBlobs(list(map(str, paths)), way=way)
+    out = blobs.buffer(1_500 * 2_050).reshape(1_500, 2_050)
+    blobs.read_rows(where, offsets, 2_050, np.arange(1_500), out)
+    assert np.array_equal(out, naive(paths, where, offsets, 2_050))
+
+
 def test_an_empty_request_reads_nothing(paths: list[Path]) -> None:
     none = np.empty(0, dtype=np.int64)
     LocalBlobs([*map(str, paths)]).read_rows(none, none, 8, none, np.empty((0, 8), dtype=np.uint8))
@@ -88,7 +126,9 @@ def test_an_empty_request_reads_nothing(paths: list[Path]) -> None:
 def test_the_system_call_count_does_not_grow_with_rows(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     gather = kernel.gather
-    monkeypatch.setattr(kernel, "gather", lambda fd, vectors: calls.append(len(vectors)) or gather(fd, vectors))
+    monkeypatch.setattr(
+        kernel, "gather", lambda fd, vectors, at=0: calls.append(len(vectors)) or gather(fd, vectors, at)
+    )
     where, offsets = request(3000, 16)
     read(LocalBlobs([*map(str, paths)]), where, offsets, 16)
     assert calls == [1024, 1024, 952]
