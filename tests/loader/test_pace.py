@@ -1,10 +1,13 @@
 """How loop and readers share processors and interpreter, from measured times per step."""
 
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.pace import Pace
-from tests.loader.sources import Numbers
+from tests.loader.sources import Numbers, ids
 
 
 def measured(num_readers=1, *, loop_s, reader_s=30e-6):
@@ -49,15 +52,16 @@ def test_without_readers_the_loop_always_reads():
     assert measured(0, loop_s=1.0).helps
 
 
-def test_a_reader_keeps_up_beside_a_loop_that_keeps_the_interpreter():
-    """Without the hand-over a reader may wait for the interpreter for seconds."""
-    with Loader(Numbers(20_000, width=64), batch_size=4, readers=1, mode="streaming") as loader:
-        iterator, waited_s, began = iter(loader), 0.0, time.perf_counter()
-        for _ in range(600):
-            asked = time.perf_counter()
-            next(iterator)
-            waited_s += time.perf_counter() - asked
-            end = time.perf_counter() + 0.5e-3
-            while time.perf_counter() < end:
-                pass
-        assert waited_s < 0.5 * (time.perf_counter() - began)
+@pytest.mark.parametrize(
+    ("decided", "behind", "handed_over"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_the_interpreter_is_handed_over_while_readers_are_behind(monkeypatch, decided, behind, handed_over):
+    slept = []
+    clock = SimpleNamespace(perf_counter=time.perf_counter, thread_time=time.thread_time, sleep=slept.append)
+    monkeypatch.setattr("flodl_pipe.loader.reading.time", clock)
+    monkeypatch.setattr("flodl_pipe.loader.pace.Pace.loop_took", lambda pace, *_: setattr(pace, "hands_over", decided))
+    monkeypatch.setattr("flodl_pipe.loader.groups.SequenceTable.runs_low", property(lambda _: behind))
+    with Loader(Numbers(400), batch_size=4, readers=1, prefetch=8, mode="streaming") as loader:
+        assert len(ids(loader)) == 100
+    assert (slept != []) == handed_over
+    assert set(slept) <= {0}
