@@ -162,5 +162,7 @@ def elsewhere(model: type[BaseModel], word: str, cutoff: float = 1.0) -> str:
     # kind is in several sections, and never what is meant.
     names = sorted({str(key[-1]) for key in keys} - {"kind"})
     close = difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
-    homes = dict.fromkeys(repr(dotted(key)) for key in keys if close and key[-1] == close[0])
+    found = [key for key in keys if close and key[-1] == close[0]]
+    least = min(map(len, found), default=0)  # a section's own key before one deeper down
+    homes = dict.fromkeys(repr(dotted(key)) for key in found if len(key) == least)
     return f" Did you mean {' or '.join(homes)}?" if homes else ""

@@ -9,7 +9,7 @@ from flodl_pipe.config.job import JobConfig, RunJob
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.config.source import SourceConfig, TokenShardsConfig
+from flodl_pipe.config.source import SourceConfig
 
 __all__ = ["ENGINE", "Config", "EngineConfig"]
 
@@ -28,6 +28,9 @@ class Config(StrictModel):
 
     data_dir: LocalPath = "data"
     """Folder of data sets; a source with no path looks in `<data_dir>/<kind>`."""
+
+    allow_import: list[str] = Field(default=[])
+    """Modules of your own that `source.factory` and the like may import. Only the command line can set it."""
 
     source: SourceConfig
     """The data."""
@@ -50,8 +53,8 @@ class Config(StrictModel):
     @model_validator(mode="after")
     def _names_fit_source(self) -> "Config":
         names = self.loader.names
-        fields = ["input", "target"] if isinstance(self.source, TokenShardsConfig) else list(self.source.fields)
-        if names is not None and len(names) != len(fields):
+        fields = self.source.field_names()
+        if names is not None and fields is not None and len(names) != len(fields):
             raise fault(
                 f"must have one name for each of the {len(fields)} fields of source kind '{self.source.kind}' "
                 f"({', '.join(fields)}), got {len(names)}: {', '.join(names)}",

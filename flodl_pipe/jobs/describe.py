@@ -3,7 +3,7 @@
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.sampling.steps import Steps
-from flodl_pipe.sources.protocol import FileSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source
 from flodl_pipe.units import format_bytes
 
 __all__ = ["fields", "last_batch", "tokens_per_sample", "told"]
@@ -11,7 +11,7 @@ __all__ = ["fields", "last_batch", "tokens_per_sample", "told"]
 
 def told(source: Source) -> tuple[tuple[str, str], ...]:
     """Return what a source tells about itself, as pairs of name and value."""
-    if isinstance(source, FileSource):
+    if isinstance(source, BundledSource):
         return tuple((fact.name, fact.value) for fact in source.facts())
     return (("source", f"{type(source).__name__}, {plural(len(source), 'sample')}"),)
 

@@ -7,13 +7,13 @@ figures come from the same outline that a loader is built from, and what a run w
 import sys
 
 from flodl_pipe.config.root import Config
-from flodl_pipe.config.source import RecordsConfig
+from flodl_pipe.config.source_records import RecordsConfig
 from flodl_pipe.jobs.describe import fields, last_batch, told
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.pipeline import outline
 from flodl_pipe.reports.figures import plural, size
 from flodl_pipe.reports.tables import Section, print_sections
-from flodl_pipe.sources.protocol import FileSource
+from flodl_pipe.sources.protocol import BundledSource
 from flodl_pipe.units import format_bytes
 
 __all__ = ["main", "plan_sections"]
@@ -34,7 +34,7 @@ def main(config: Config) -> None:
     try:
         print_sections(plan_sections(config, found), sys.stdout)
     finally:
-        if isinstance(found.source, FileSource):
+        if isinstance(found.source, BundledSource):
             found.source.close()
 
 

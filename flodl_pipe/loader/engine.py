@@ -20,7 +20,7 @@ from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.memory.ledger import process_ledger
-from flodl_pipe.sources.protocol import FileSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Engine", "require_source"]
 
@@ -138,7 +138,7 @@ class Engine:
         Raises:
             ChangedError: if the source's files are not what they were.
         """
-        if isinstance(self._source, FileSource):
+        if isinstance(self._source, BundledSource):
             self._source.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
@@ -160,7 +160,7 @@ class Engine:
         if self._resident is not None:
             self._resident.stop()
         self._ledger.release(self._owner)
-        if isinstance(self._source, FileSource):
+        if isinstance(self._source, BundledSource):
             self._source.close()
 
     def _resident_given_up(self) -> None:

@@ -19,7 +19,7 @@ from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotLayout
-from flodl_pipe.sources.protocol import FileSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Filler"]
 
@@ -50,7 +50,7 @@ class Filler:
         keep_digest: bool,
     ) -> None:
         self._source = source
-        self._file_source = source if isinstance(source, FileSource) else None
+        self._bundled = source if isinstance(source, BundledSource) else None
         self._layout = layout
         self._resident = resident
         self._read_lock = read_lock
@@ -137,8 +137,8 @@ class Filler:
         return stored
 
     def _buffers(self, num_rows: int) -> Rows:
-        if self._file_source is not None:
-            return self._file_source.buffers(num_rows)
+        if self._bundled is not None:
+            return self._bundled.buffers(num_rows)
         kept: dict[str, Array] | None = getattr(self._scratch, "fields", None)
         if kept is None or len(next(iter(kept.values()))) < num_rows:
             kept = self._scratch.fields = self._source.spec.empty(num_rows)

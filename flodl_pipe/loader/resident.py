@@ -21,7 +21,7 @@ import numpy as np
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.memory.budget import floor_bytes
 from flodl_pipe.memory.probe import probe_host
-from flodl_pipe.sources.protocol import Extents, FileSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Extents, Source
 from flodl_pipe.units import format_bytes
 
 __all__ = ["ResidentSet", "resident_bytes"]
@@ -35,7 +35,7 @@ _CHUNKS_PER_PROBE = 16
 
 
 def _extents(source: Source) -> Extents | None:
-    return source.extents if isinstance(source, FileSource) else None
+    return source.extents if isinstance(source, BundledSource) else None
 
 
 def resident_bytes(source: Source) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.protocol import Fingerprint
+from flodl_pipe.storage.memory import MemoryBlobs
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
@@ -43,6 +44,14 @@ class JoinedBytes:
     def num_bytes(self) -> int:
         """Length of the joined range."""
         return int(self.lengths.sum())
+
+    @property
+    def memory(self) -> ByteArray | None:
+        """The joined range as one array, where the files are held in memory and in that order; else None."""
+        if not isinstance(self.blobs, MemoryBlobs) or len(self.lengths) != 1:
+            return None
+        start = int(self.offsets[0])
+        return self.blobs.contents[0][start : start + self.num_bytes]
 
     @property
     def starts(self) -> IndexArray:

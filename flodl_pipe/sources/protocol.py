@@ -1,8 +1,8 @@
 """The source contract: ``N`` samples of one spec, read by index.
 
-``Source`` is all a loader needs, and all that a source of one's own must offer. ``FileSource`` is what the bundled
-sources offer on top: their bytes lie in files that can change, and samples that are plain runs of those bytes can be
-kept in memory without copying overlapping windows twice.
+``Source`` is all a loader needs, and all that a source of one's own must offer. ``BundledSource`` is what the bundled
+sources offer on top: their bytes lie in files that can change, samples that are plain runs of those bytes can be kept
+in memory without copying overlapping windows twice, and some have an order of their own.
 
 Shape letters: ``K`` samples asked for, ``B`` rows of a buffer, ``N`` samples in the source.
 """
@@ -13,8 +13,9 @@ from typing import Protocol, final, runtime_checkable
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.sources.ordering import Ordering
 
-__all__ = ["Extents", "Fact", "FileSource", "Fingerprint", "Source"]
+__all__ = ["BundledSource", "Extents", "Fact", "Fingerprint", "Source"]
 
 
 @final
@@ -98,6 +99,9 @@ class Extents(Protocol):
     what a memory tier keeps instead of one row per sample.
     """
 
+    memory: ByteArray | None
+    """The joined bytes where the source holds them in memory already, uint8, shape ``(num_bytes,)``; else None."""
+
     num_bytes: int
     """Length of the joined range."""
 
@@ -118,11 +122,20 @@ class Extents(Protocol):
 
 
 @runtime_checkable
-class FileSource(Source, Protocol):
-    """A source over files: it can notice that they changed, describe itself, and let go of them."""
+class BundledSource(Source, Protocol):
+    """A source that can notice that its data changed, describe itself, and let go of its files."""
 
     extents: Extents | None
     """The samples as runs of bytes, or None where a sample is more than one run."""
+
+    ordering: Ordering
+    """How an epoch's picks come about: each sample once (None), or a rule of the source's own."""
+
+    tiers_off: str | None
+    """Why no memory tier may keep samples of this source, in words; None where they may."""
+
+    held_bytes: int
+    """Memory that the source itself holds data in: decoded files, index sets."""
 
     def buffers(self, num_rows: int) -> dict[str, Array]:
         """Return one array of ``num_rows`` rows per stored field, where :meth:`read_into` is quickest to read to.

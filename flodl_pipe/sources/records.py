@@ -19,6 +19,7 @@ from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.containers import CONTAINER_HEAD_BYTES, refuse_container
 from flodl_pipe.sources.joined import JoinedBytes
+from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
 from flodl_pipe.sources.row_table import RowTable
 from flodl_pipe.storage.listing import list_files
@@ -65,7 +66,7 @@ class RecordPart:
 
 @final
 class Records:
-    """Fixed-size records; a :class:`flodl_pipe.sources.protocol.FileSource`.
+    """Fixed-size records; a :class:`flodl_pipe.sources.protocol.BundledSource`.
 
     Args:
         blobs: The files, in order.
@@ -108,6 +109,9 @@ class Records:
             tuple(Field(name, np.dtype(part.dtype).name, tuple(part.shape)) for name, part in parts.items())
         )
         self.thread_safe = True
+        self.ordering: Ordering = None
+        self.tiers_off: str | None = None
+        self.held_bytes = 0
         self.extents: Extents | None = RecordExtents(
             self._joined, RowTable(self._counts, self._joined.starts, record_bytes), record_bytes
         )
@@ -157,7 +161,7 @@ class Records:
         self._blobs.read_rows(files, offsets, self._record_bytes, rows, out["record"])
 
     def buffers(self, num_rows: int) -> dict[str, Array]:
-        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.FileSource.buffers`."""
+        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.BundledSource.buffers`."""
         return {"record": self._blobs.buffer(num_rows * self._record_bytes).reshape(num_rows, self._record_bytes)}
 
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
@@ -180,7 +184,7 @@ class Records:
         return self._joined.fingerprint(summary, f"records/1|{self._record_bytes}|{parts}", full=full)
 
     def check_unchanged(self) -> None:
-        """Compare the files with what they were; see :class:`flodl_pipe.sources.protocol.FileSource`."""
+        """Compare the files with what they were; see :class:`flodl_pipe.sources.protocol.BundledSource`."""
         self._blobs.check_unchanged()
 
     def facts(self) -> tuple[Fact, ...]:
@@ -208,6 +212,7 @@ class RecordExtents:
     def __init__(self, joined: JoinedBytes, rows: RowTable, record_bytes: int) -> None:
         self._joined, self._rows = joined, rows
         self.num_bytes = joined.num_bytes
+        self.memory = joined.memory
         self.row_bytes = record_bytes
 
     def starts(self, indices: IndexArray) -> IndexArray:

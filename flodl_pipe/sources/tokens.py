@@ -16,6 +16,7 @@ from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.joined import JoinedBytes
+from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
 from flodl_pipe.sources.token_formats import SUFFIXES, ShardTable, read_shard_table, token_count
 from flodl_pipe.sources.vocabulary import IdCheck
@@ -35,7 +36,7 @@ PAD_INPUT, PAD_TARGET = 0, -100
 
 @final
 class TokenShards:
-    """Windows of ``seq_len`` tokens with their targets; a :class:`flodl_pipe.sources.protocol.FileSource`.
+    """Windows of ``seq_len`` tokens with their targets; a :class:`flodl_pipe.sources.protocol.BundledSource`.
 
     Args:
         blobs: The shards, in order.
@@ -88,6 +89,9 @@ class TokenShards:
         self.spec = SampleSpec((stored, *length))
         self.delivered = SampleSpec.of(input=("int64", (seq_len,)), target=("int64", (seq_len,)))
         self.thread_safe = True
+        self.ordering: Ordering = None
+        self.tiers_off: str | None = None
+        self.held_bytes = 0
         self.extents: Extents | None = None if length else TokenExtents(joined, self._windows, table, self._check)
 
     @classmethod
@@ -180,7 +184,7 @@ class TokenShards:
             self._check.require_rows(tokens, rows, shards, offsets, self._blobs.names)
 
     def buffers(self, num_rows: int) -> dict[str, Array]:
-        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.FileSource.buffers`."""
+        """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.BundledSource.buffers`."""
         kept = self.spec.empty(0 if self.extents else num_rows)
         tokens = self._blobs.buffer(num_rows * self.spec.fields[0].row_bytes).view(self._table.dtype)
         return {**kept, "tokens": tokens.reshape(num_rows, -1)}
@@ -206,7 +210,7 @@ class TokenShards:
         return self._joined.fingerprint(summary, layout, full=full)
 
     def check_unchanged(self) -> None:
-        """Compare the files with what they were; see :class:`flodl_pipe.sources.protocol.FileSource`."""
+        """Compare the files with what they were; see :class:`flodl_pipe.sources.protocol.BundledSource`."""
         self._blobs.check_unchanged()
 
     def facts(self) -> tuple[Fact, ...]:
@@ -239,6 +243,7 @@ class TokenExtents:
         self._dtype = np.dtype(table.dtype)
         self._rows = windows.rows(joined.starts, self._dtype.itemsize)
         self.num_bytes = joined.num_bytes
+        self.memory = joined.memory
         self.row_bytes = (windows.seq_len + 1) * self._dtype.itemsize
 
     def starts(self, indices: IndexArray) -> IndexArray:

@@ -19,7 +19,7 @@ NUM_RECORDS = 10
 def source(tmp_path):
     rows = np.arange(NUM_RECORDS, dtype=np.uint8)
     (tmp_path / "part.bin").write_bytes(np.stack([rows, rows + 100, rows + 200], axis=1).tobytes())
-    from flodl_pipe.config.source import RecordsConfig
+    from flodl_pipe.config.source_records import RecordsConfig
     from flodl_pipe.sources.build import build_source
 
     fields = {"label": {"offset": 0, "dtype": "uint8"}, "image": {"offset": 1, "dtype": "uint8", "shape": [2]}}

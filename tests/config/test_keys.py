@@ -2,7 +2,8 @@ import pytest
 
 from flodl_pipe.config.keys import children, did_you_mean, dotted, elsewhere, key_names, locate, parse_key
 from flodl_pipe.config.root import Config
-from flodl_pipe.config.source import RecordField, TokenShardsConfig
+from flodl_pipe.config.source_records import RecordField
+from flodl_pipe.config.source_tokens import TokenShardsConfig
 
 
 @pytest.mark.parametrize(

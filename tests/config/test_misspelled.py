@@ -13,7 +13,8 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config, EngineConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.config.source import RecordField, RecordsConfig, TokenShardsConfig
+from flodl_pipe.config.source_records import RecordField, RecordsConfig
+from flodl_pipe.config.source_tokens import TokenShardsConfig
 from flodl_pipe.errors import ConfigError
 
 TOKENS = ("source.seq_len=8", "loader.batch_size=1")

@@ -10,7 +10,8 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config, EngineConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.config.source import RecordField, RecordsConfig, TokenShardsConfig
+from flodl_pipe.config.source_records import RecordField, RecordsConfig
+from flodl_pipe.config.source_tokens import TokenShardsConfig
 
 FIELDS = {"label": RecordField(offset=0, dtype="|u1"), "image": RecordField(offset=1, dtype="u1", shape=[3, 4])}
 

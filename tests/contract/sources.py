@@ -8,7 +8,7 @@
         def expected(self, source, index):
             ...  # the delivered fields of one sample, read in the plainest way you can think of
 
-Sources that are :class:`flodl_pipe.sources.protocol.FileSource` are held to that contract as well.
+Sources that are :class:`flodl_pipe.sources.protocol.BundledSource` are held to that contract as well.
 """
 
 import multiprocessing
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flodl_pipe.sources.protocol import FileSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source
 
 LEAD = (3, 4)
 
@@ -114,7 +114,7 @@ class SourceContract:
             assert (np.delete(value, rows, axis=0).reshape(-1).view(np.uint8) == 0xA5).all()
 
     def test_samples_read_to_the_sources_own_buffers_are_the_same(self, source: Source) -> None:
-        if not isinstance(source, FileSource):
+        if not isinstance(source, BundledSource):
             pytest.skip("not over files")
         indices = np.random.default_rng(3).integers(0, len(source), 2_500)
         wanted = read_stored(source, indices)
@@ -195,7 +195,7 @@ class SourceContract:
         )
 
     def test_a_file_source_describes_itself_and_opens_again_after_close(self, source: Source, some: Any) -> None:
-        if not isinstance(source, FileSource):
+        if not isinstance(source, BundledSource):
             pytest.skip("not a source over files")
         source.check_unchanged()
         facts = source.facts()
@@ -206,7 +206,7 @@ class SourceContract:
         require_equal(read_stored(source, some), wanted)
 
     def test_extents_hold_the_stored_rows(self, source: Source, some: Any) -> None:
-        if not isinstance(source, FileSource) or source.extents is None:
+        if not isinstance(source, BundledSource) or source.extents is None:
             pytest.skip("samples are not runs of bytes")
         (field,) = source.spec
         extents = source.extents

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flodl_pipe.config.source import RecordsConfig, TokenShardsConfig
+from flodl_pipe.config.source_records import RecordsConfig
+from flodl_pipe.config.source_tokens import TokenShardsConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.build import build_source
 from flodl_pipe.sources.records import Records

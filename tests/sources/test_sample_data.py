@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from flodl_pipe.errors import SourceError
-from flodl_pipe.sources import sample_data
-from flodl_pipe.sources.sample_data import cache_folder, sample_corpus
+from flodl_pipe.sources import sample_data, sample_folder
+from flodl_pipe.sources.sample_data import sample_corpus
+from flodl_pipe.sources.sample_folder import cache_folder
 from flodl_pipe.sources.tokens import TokenShards
 
 
@@ -39,7 +40,7 @@ def test_both_layouts_hold_the_same_real_text_in_their_true_format(cache: Path) 
     root = Path(sysconfig.get_path("stdlib"))
     assert documents[0].astype(np.uint8).tobytes() == (root / "__future__.py").read_bytes()
     manifest = json.loads((raw.parent / "manifest.json").read_text())
-    assert {name: entry["sha256"] for name, entry in manifest["files"].items()} == digests(raw)
+    assert {name.removeprefix("shards/"): e["sha256"] for name, e in manifest["files"].items()} == digests(raw)
 
 
 def test_the_source_reads_it_within_its_vocabulary(cache: Path) -> None:
@@ -103,7 +104,7 @@ def test_processes_that_race_all_end_well(cache: Path, monkeypatch: pytest.Monke
         def refuse(*_: object) -> None:
             raise OSError(37, "No locks available")
 
-        monkeypatch.setattr(sample_data.fcntl, "flock", refuse)
+        monkeypatch.setattr(sample_folder.fcntl, "flock", refuse)
     context = multiprocessing.get_context("fork")
     queue, barrier = context.Queue(), context.Barrier(3)
     children = [context.Process(target=_make, args=(queue, barrier)) for _ in range(3)]

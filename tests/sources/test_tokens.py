@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flodl_pipe.errors import ChangedError, ConfigError, SourceError
-from flodl_pipe.sources.protocol import Fact, FileSource
+from flodl_pipe.sources.protocol import BundledSource, Fact
 from flodl_pipe.sources.tokens import TokenShards
 from tests.contract.sources import SourceContract, read_delivered, read_stored
 
@@ -106,7 +106,7 @@ def open_one(path: Path, **options: Any) -> TokenShards:
     return TokenShards.open(str(path), **{"seq_len": T, "dtype": "uint16", **options})
 
 
-def facts(source: FileSource) -> dict[str, str]:
+def facts(source: BundledSource) -> dict[str, str]:
     return {fact.name: fact.value for fact in source.facts()}
 
 
@@ -115,7 +115,7 @@ def test_counts_and_facts_tell_what_is_in_no_window(tmp_path: Path, caplog: pyte
     (tmp_path / "d" / "_SUCCESS").touch()
     with caplog.at_level(logging.INFO, "flodl_pipe"):
         source = open_one(tmp_path / "d", notes=(Fact("sample data", "yes"),))
-    assert isinstance(source, FileSource)
+    assert isinstance(source, BundledSource)
     assert (source.total_tokens, source.num_windows, len(source)) == (1662, 102, 102)
     assert source.windows_per_shard.tolist() == [62, 1, 0, 39]
     assert facts(source) == {

@@ -1,0 +1,71 @@
+"""What the section ``source`` has in common whatever its ``kind``: which of the samples are used, and which failures
+stop a run.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from flodl_pipe.config.base import LocalPath, NonNegative, Seed, StrictModel, fault, shown
+
+__all__ = ["SourceSection", "SubsetConfig"]
+
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class SubsetConfig(StrictModel):
+    """Which samples of a source are used. The rules apply in the order of the keys; each narrows what is left."""
+
+    range: Annotated[list[NonNegative], Field(min_length=2, max_length=2)] | None = None
+    """First sample, and one past the last."""
+
+    indices: LocalPath | None = None
+    """File of sample indices: a one-dimensional integer .npy, or text with one index a line."""
+
+    fraction: Share | None = None
+    """Share of the samples, chosen by `seed`."""
+
+    split: Annotated[dict[str, Share], Field(min_length=2)] | None = None
+    """Name -> share of the samples; the parts are disjoint, cover everything and are chosen by `seed`."""
+
+    take: str | None = None
+    """Part of `split` to use."""
+
+    seed: Seed = 0
+    """Seed of the choice; apart from `sampling.seed`, so that another order keeps the validation set."""
+
+    @model_validator(mode="after")
+    def _rules_go_together(self) -> "SubsetConfig":
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise fault(f"must be [first, one past the last], got {self.range}", at=["range"])
+        if (self.split is None) != (self.take is None):
+            missing, there = ("take", "split") if self.take is None else ("split", "take")
+            raise fault(f"must be set together with {there}: split names the parts, take the one to use", at=[missing])
+        if self.split is not None and self.take not in self.split:
+            raise fault(f"must name a part of split ({', '.join(self.split)}), got {shown(self.take)}", at=["take"])
+        if self.split is not None and abs(sum(self.split.values()) - 1.0) > 1e-9:
+            raise fault(f"must add up to 1, got {sum(self.split.values()):g}; give the rest a name too", at=["split"])
+        if not any((self.range, self.indices, self.fraction, self.split)):
+            raise fault("must say which samples: set range, indices, fraction, or split and take")
+        return self
+
+
+def _on_error(value: Any) -> Any:
+    if value == "raise":
+        return value
+    remedy = "; skipping damaged samples is not served yet" if value == "skip" else ""
+    raise fault(f"must be 'raise', got {shown(value)}{remedy}")
+
+
+class SourceSection(StrictModel):
+    """Base of every kind of source."""
+
+    subset: SubsetConfig | None = None
+    """Which samples are used; null: all. `{range, indices, fraction, split, take, seed}`."""
+
+    on_error: Annotated[Literal["raise"], BeforeValidator(_on_error)] = "raise"
+    """What a damaged sample does: it ends the run with an error that names it."""
+
+    def field_names(self) -> tuple[str, ...] | None:
+        """Return the names of the fields that are delivered, in order; None where only the data can tell."""
+        return None
