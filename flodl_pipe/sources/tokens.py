@@ -13,11 +13,11 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
-from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
+from flodl_pipe.sources.shifted import deliver_windows, delivered_spec, stored_spec
 from flodl_pipe.sources.token_formats import SUFFIXES, ShardTable, read_shard_table, token_count
 from flodl_pipe.sources.vocabulary import IdCheck
 from flodl_pipe.sources.windows import Windows
@@ -29,9 +29,6 @@ from flodl_pipe.units import format_count
 __all__ = ["TokenExtents", "TokenShards"]
 
 _logger = logging.getLogger("flodl_pipe")
-
-PAD_INPUT, PAD_TARGET = 0, -100
-"""What fills a part window; torch's cross entropy ignores the target -100."""
 
 
 @final
@@ -81,18 +78,18 @@ class TokenShards:
                 f"{token_count(int(table.tokens[longest]))}, and a window needs "
                 f"seq_len + 1 = {seq_len + 1}; lower source.seq_len or give longer shards"
             )
-        stored = Field("tokens", table.dtype, (seq_len + 1,))
-        length = (Field("num_tokens", "int64"),) if tail == "keep" else ()
         joined = JoinedBytes(blobs, table.offsets, table.tokens * self._item_bytes)
         self._joined = joined
         self._rows = self._windows.rows(table.offsets, self._item_bytes)
-        self.spec = SampleSpec((stored, *length))
-        self.delivered = SampleSpec.of(input=("int64", (seq_len,)), target=("int64", (seq_len,)))
+        self.spec = stored_spec(table.dtype, seq_len, keep_tail=tail == "keep")
+        self.delivered = delivered_spec(seq_len)
         self.thread_safe = True
         self.ordering: Ordering = None
         self.tiers_off: str | None = None
         self.held_bytes = 0
-        self.extents: Extents | None = None if length else TokenExtents(joined, self._windows, table, self._check)
+        self.extents: Extents | None = (
+            None if tail == "keep" else TokenExtents(joined, self._windows, table, self._check)
+        )
 
     @classmethod
     def open(
@@ -191,12 +188,7 @@ class TokenShards:
 
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
         """Slice and widen stored windows; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
-        tokens = stored["tokens"]
-        _copy_shifted(tokens, out["input"], out["target"])
-        if self._windows.keep_tail:
-            missing = np.arange(tokens.shape[-1] - 1) >= stored["num_tokens"][..., np.newaxis] - 1
-            np.copyto(out["input"], PAD_INPUT, where=missing)
-            np.copyto(out["target"], PAD_TARGET, where=missing)
+        deliver_windows(stored, out, keep_tail=self._windows.keep_tail)
 
     def fingerprint(self, *, full: bool = False) -> Fingerprint:
         """Return the identity of tokens and windows; see :class:`flodl_pipe.sources.protocol.Fingerprint`."""
@@ -263,23 +255,6 @@ class TokenExtents:
             ids = np.empty(end - first, dtype=np.uint8)
             self._joined.read(first, ids)
         self._check.require_run(ids.view(self._dtype), first, self._joined)
-
-
-def _copy_shifted(tokens: Array, inputs: Array, targets: Array) -> None:
-    """Widen ``tokens[..., :-1]`` into ``inputs`` and ``tokens[..., 1:]`` into ``targets``.
-
-    Both in one NumPy copy where the two outputs have the same strides: a copy releases the GIL, and beside a training
-    loop in pure Python every release costs a reader the interpreter's switch interval.
-    """
-    if inputs.strides != targets.strides or inputs.dtype != targets.dtype:
-        np.copyto(inputs, tokens[..., :-1])
-        np.copyto(targets, tokens[..., 1:])
-        return
-    apart = targets.__array_interface__["data"][0] - inputs.__array_interface__["data"][0]
-    strided = np.lib.stride_tricks.as_strided
-    both = strided(inputs, (2, *inputs.shape), (apart, *inputs.strides))
-    shifted = strided(tokens, (2, *inputs.shape), (tokens.strides[-1], *tokens.strides), writeable=False)
-    np.copyto(both, shifted)
 
 
 def named(names: Sequence[str]) -> str:
