@@ -11,8 +11,9 @@ from typing import final
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.errors import ConfigError, LoaderError, ResumeError
+from flodl_pipe.errors import ConfigError, ResumeError
 from flodl_pipe.loader.fill import Filler
+from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.plan import EnginePlan
@@ -20,29 +21,15 @@ from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.memory.ledger import process_ledger
+from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.protocol import BundledSource, Source
 
-__all__ = ["Engine", "require_source"]
-
-
-def require_source(source: Source) -> Source:
-    """Return the source, once it has proved to be one.
-
-    Raises:
-        LoaderError: if it lacks a part of the source contract.
-    """
-    if isinstance(source, Source):
-        return source
-    raise LoaderError(
-        f"Loader needs a source, an object with spec, delivered, thread_safe, len(), read_into(), deliver() and "
-        f"fingerprint() (see flodl_pipe.Source), and got {type(source).__name__}; open files with "
-        "flodl_pipe.load(RECIPE), or give an object with these"
-    )
+__all__ = ["Engine"]
 
 
 @final
 class Engine:
-    """Everything behind a loader.
+    """Everything behind a loader of a source with an index; a :class:`flodl_pipe.loader.feed.Feed`.
 
     Args:
         source: The samples.
@@ -71,8 +58,12 @@ class Engine:
         outline = outline_engine(source, config, sampling, global_batch=global_batch, context=context)
         self._source = source
         self._order = outline.order
-        self.steps = outline.steps
+        self._steps = outline.steps
         self.stream = outline.stream
+        self.num_samples: int | None = len(source)
+        self.num_picks: int | None = outline.order.num_picks
+        self.num_batches: int | None = outline.steps.num_steps()
+        self.max_rows = outline.steps.max_rows
         self.plan: EnginePlan = outline.plan
         self._ledger = process_ledger()
         self._owner = self._ledger.new_owner()
@@ -81,6 +72,7 @@ class Engine:
         )
         self._resident: ResidentSet | None = None
         try:
+            self._ledger.take(self._owner, "source", outline.held_bytes, self.plan.share)
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
             if self.plan.mode == "resident":
                 self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
@@ -125,24 +117,30 @@ class Engine:
             ResumeError: with the numbers.
         """
         try:
-            self.steps.with_global_batch(global_batch)
+            self._steps.with_global_batch(global_batch)
         except ConfigError as error:
             raise ResumeError(
                 f"the saved global batch of {global_batch:,} cannot be kept: {error.problems[0].message}; or resume "
                 "from a state of this run"
             ) from None
 
-    def read(self, epoch: int, position: int) -> Reading:
-        """Start reading an epoch from a position.
+    def is_end(self, spot: Spot) -> bool:
+        """Return whether no step is left; see :class:`flodl_pipe.loader.feed.Feed`."""
+        return not self._steps.num_steps(spot.position)
 
-        Raises:
-            ChangedError: if the source's files are not what they were.
-        """
+    def spot(self, cursor: Cursor) -> Spot:
+        """Return the place of a cursor; see :class:`flodl_pipe.loader.feed.Feed`."""
+        return Spot(cursor.epoch, cursor.position)
+
+    def read(self, spot: Spot) -> Reading:
+        """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         if isinstance(self._source, BundledSource):
             self._source.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
-        ahead = Lookahead(self.steps, self._order, epoch=epoch, position=position, min_steps=self.plan.group_steps)
+        ahead = Lookahead(
+            self._steps, self._order, epoch=spot.epoch, position=spot.position, min_steps=self.plan.group_steps
+        )
         self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
         return self._reading
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.loader.slots import Run
+from flodl_pipe.loader.stream_state import StreamState
 
 __all__ = ["Group", "Part", "SequenceTable"]
 
@@ -41,6 +42,7 @@ class Group:
             digest is kept.
         error: What went wrong, at step ``failed_step``; the steps before it are good.
         failed_step: Place in the group of the step that failed.
+        lanes: Where a stream stands after the group's one step; None for a source with an index.
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class Group:
         "failed_step",
         "first_step",
         "hash_sums",
+        "lanes",
         "num_steps",
         "parts_left",
         "picks",
@@ -65,6 +68,7 @@ class Group:
         self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
         self.error: BaseException | None = None
         self.failed_step = 0
+        self.lanes: StreamState | None = None
 
     def slots(self) -> list[int]:
         """Return the slot of each step."""

@@ -2,13 +2,39 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, Protocol, final
 
+from flodl_pipe.loader.stream_state import StreamState
 from flodl_pipe.sampling.cursor import Cursor
-from flodl_pipe.sampling.orders import Order
-from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.protocol import Fingerprint
 
-__all__ = ["Place", "StreamIdentity"]
+__all__ = ["Place", "Spot", "StreamIdentity"]
+
+
+class Spot(NamedTuple):
+    """A place in an epoch.
+
+    Attributes:
+        epoch: Epoch number, counted from 0.
+        position: Positions of it that were handed out, over all ranks.
+        lanes: Where the lanes of a stream stand there; None for a source with an index, and at an epoch's begin.
+    """
+
+    epoch: int
+    position: int
+    lanes: StreamState | None = None
+
+
+class _Identified(Protocol):
+    def fingerprint(self, *, full: bool = False) -> Fingerprint: ...
+
+
+class Mixing(Protocol):
+    """An order that remembers how its weights changed."""
+
+    num_picks: int
+
+    def history(self, global_position: int) -> str: ...
 
 
 @final
@@ -17,23 +43,34 @@ class StreamIdentity:
 
     Args:
         source: The data.
-        order: The order.
+        order_tag: Tag of the order.
         global_batch: Rows of a step over all ranks.
+        mixing: The order of a mixture, whose history belongs to a cursor; None for others.
     """
 
-    def __init__(self, source: Source, order: Order, global_batch: int) -> None:
+    def __init__(self, source: _Identified, order_tag: str, global_batch: int, mixing: Mixing | None = None) -> None:
         self._source = source
-        self.order_tag = order.tag
+        self.order_tag = order_tag
         self.global_batch = global_batch
+        self.mixing = mixing
 
     @cached_property
     def fingerprint(self) -> str:
         """The data's fingerprint, as cursors hold it."""
         return str(self._source.fingerprint())
 
-    def cursor(self, epoch: int, position: int) -> Cursor:
+    def cursor(self, spot: Spot) -> Cursor:
         """Return the cursor at a place."""
-        return Cursor(epoch, position, self.global_batch, self.order_tag, self.fingerprint)
+        mixing = self.mixing
+        return Cursor(
+            spot.epoch,
+            spot.position,
+            self.global_batch,
+            self.order_tag,
+            self.fingerprint,
+            mixture="" if mixing is None else mixing.history(spot.epoch * mixing.num_picks + spot.position),
+            streams="" if spot.lanes is None else spot.lanes.text(),
+        )
 
 
 @final
@@ -42,12 +79,11 @@ class Place:
     """A place in a stream, turned into a cursor when somebody wants one."""
 
     stream: StreamIdentity
-    epoch: int
-    position: int
+    spot: Spot
 
     def state(self) -> dict[str, int | str]:
         """Return the loader state at this place."""
-        return self.stream.cursor(self.epoch, self.position).state()
+        return self.stream.cursor(self.spot).state()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickled batch takes the cursor along, not the source.

@@ -12,9 +12,9 @@ from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.groups import Group
-from flodl_pipe.loader.identity import Place, StreamIdentity
-from flodl_pipe.loader.reading import Reading
+from flodl_pipe.loader.identity import Place, Spot, StreamIdentity
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.statistics import Counters
 from flodl_pipe.sampling.steps import RankStep
@@ -35,21 +35,21 @@ class LoaderIterator(Iterator[Batch]):
         seed: Run seed, for pick keys.
         counters: Counts what is handed out.
         owner: Kept alive as long as the iterator: ``for batch in Loader(...)`` has no other name for its loader.
-        on_step: Told the position after each step.
+        on_step: Told where the stream stands after each step.
         on_first: Told when the first batch was handed out.
         on_end: Told when the pass was handed out whole.
     """
 
     def __init__(
         self,
-        reading: Reading,
+        reading: Pass,
         pool: SlotPool,
         stream: StreamIdentity,
         *,
         seed: int,
         counters: Counters,
         owner: object,
-        on_step: Callable[[int], None],
+        on_step: Callable[[Spot], None],
         on_first: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
@@ -65,7 +65,7 @@ class LoaderIterator(Iterator[Batch]):
         self._repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
         self._repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
-        self._batches: deque[tuple[Batch, RankStep, WordArray]] = deque()
+        self._batches: deque[tuple[Batch, RankStep, Spot, WordArray]] = deque()
         self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
@@ -83,9 +83,9 @@ class LoaderIterator(Iterator[Batch]):
             self._reading.hand_over()
         else:
             self._take_group()
-        batch, step, hash_sum = self._batches.popleft()
+        batch, step, spot, hash_sum = self._batches.popleft()
         self._counters.count(step.num_rows, hash_sum, step.num_valid)
-        self._on_step(step.next_position)
+        self._on_step(spot)
         return batch
 
     def end(self, why: str) -> bool:
@@ -109,6 +109,10 @@ class LoaderIterator(Iterator[Batch]):
             raise error
         waited_s = self._reading.wait_s
         group = self._reading.take()
+        if not group.num_steps:  # a stream shows only now that it has ended
+            self._finish()
+            self._on_end()
+            raise StopIteration
         self._counters.wait_s += self._reading.wait_s - waited_s
         self._num_taken += group.num_steps
         if group.error is not None:
@@ -138,15 +142,16 @@ class LoaderIterator(Iterator[Batch]):
             # A copy: the picks of many steps share one array, which a kept batch would keep whole.
             samples = group.picks[place * num_rows : (place + 1) * num_rows].copy()
             valid = step.valid()
+            spot = Spot(epoch, step.next_position, group.lanes)
             batch = Batch(
                 names,
                 tensors,
                 pick_keys=PickKeys(samples, self._repeats[:num_rows], epoch, self._seed),
                 weight=step.weight,
                 valid=None if valid is None else torch.from_numpy(valid),
-                cursor=Place(self._stream, epoch, step.next_position),
+                cursor=Place(self._stream, spot),
             )
-            self._batches.append((batch, step, group.hash_sums[place]))
+            self._batches.append((batch, step, spot, group.hash_sums[place]))
 
     def _finish(self) -> None:
         self._done = True

@@ -5,18 +5,18 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Literal, Self, final
 
-import torch
-
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.sections import check_section
 from flodl_pipe.errors import LoaderError
-from flodl_pipe.loader.engine import Engine, require_source
+from flodl_pipe.loader.facts import LoaderFacts
+from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.iteration import LoaderIterator
+from flodl_pipe.loader.make_feed import make_feed, require_source
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
-from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.protocol import Source
@@ -26,7 +26,7 @@ _log = logging.getLogger("flodl_pipe")
 
 
 @final
-class Loader:
+class Loader(LoaderFacts):
     """Batches of a source, in a keyed order, read ahead of the training loop.
 
     ::
@@ -104,8 +104,8 @@ class Loader:
         self._engine = self._build(first_global_batch(self._config, self._context))
         self._finalizer = weakref.finalize(self, self._engine.close)
 
-    def _build(self, global_batch: int) -> Engine:
-        return Engine(
+    def _build(self, global_batch: int) -> Feed:
+        return make_feed(
             self._source,
             self._config,
             self._sampling,
@@ -122,7 +122,7 @@ class Loader:
         self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
 
     def __iter__(self) -> LoaderIterator:
-        return self._start(*self._passes.following(self._engine.steps.num_steps))
+        return self._start(self._passes.following(self._engine.is_end))
 
     def epoch(self, epoch: int) -> LoaderIterator:
         """Iterate one epoch: from the loaded cursor if it stands in this epoch, else from the epoch's start.
@@ -146,18 +146,18 @@ class Loader:
         if not self._passes.name_epoch(epoch):
             self._end_iterator("set_epoch() was called while this iterator was in use; take a new one")
 
-    def _start(self, epoch: int, position: int) -> LoaderIterator:
+    def _start(self, spot: Spot) -> LoaderIterator:
         if self._closed:
             raise LoaderError("this loader was closed; build a new one")
         if not self._engine.is_own_process:
             # Threads did not follow the fork, and locks may have been held by them: build afresh.
             self._iterator = None
-            self._rebuild(self._engine.steps.global_batch)
+            self._rebuild(self._engine.stream.global_batch)
         why = "a second iterator over this loader ended this one; a loader has one live iterator, build two loaders"
         if self._end_iterator(why):
             _log.warning("%s", why)
-        reading = self._engine.read(epoch, position)
-        self._passes.begin(epoch, position)
+        reading = self._engine.read(spot)
+        self._passes.begin(spot)
         iterator = LoaderIterator(
             reading,
             self._engine.pool,
@@ -183,7 +183,7 @@ class Loader:
         Raises:
             SourceError: if the source cannot be fingerprinted.
         """
-        return self._engine.stream.cursor(self._passes.epoch, self._passes.position).state()
+        return self._engine.stream.cursor(self._passes.spot).state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved place. The saved global batch is kept, whatever the number of ranks is now.
@@ -193,7 +193,7 @@ class Loader:
         """
         cursor = Cursor.from_state(state)
         stream = self._engine.stream
-        cursor.check(order=stream.order_tag, source=stream.fingerprint, num_picks=len(self._source))
+        cursor.check(order=stream.order_tag, source=stream.fingerprint, num_picks=self._engine.num_picks)
         self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
         if cursor.global_batch != stream.global_batch:
             self._engine.require_global_batch(cursor.global_batch)  # before anything is given up
@@ -203,75 +203,7 @@ class Loader:
                 stream.global_batch,
             )
             self._rebuild(cursor.global_batch)
-        self._passes.load(cursor.epoch, cursor.position)
-
-    def __len__(self) -> int:
-        return self.num_batches
-
-    @property
-    def num_batches(self) -> int:
-        """Batches per epoch on this rank."""
-        return self._engine.steps.num_steps()
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of the source."""
-        return len(self._source)
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of a full batch on this rank."""
-        return self._engine.steps.max_rows
-
-    @property
-    def global_batch_size(self) -> int:
-        """Rows of a full step over all ranks."""
-        return self._engine.steps.global_batch
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Field names of a batch."""
-        return self._engine.pool.layout.spec.names
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are delivered."""
-        return torch.device("cpu")
-
-    @property
-    def dataset(self) -> Source:
-        """The source."""
-        return self._source
-
-    @property
-    def num_workers(self) -> int:
-        """Reader threads."""
-        return self._engine.plan.num_readers
-
-    @property
-    def pin_memory(self) -> bool:
-        """Whether batches are in pinned memory."""
-        return False
-
-    @property
-    def is_resident(self) -> bool:
-        """Whether the whole source is, or is being, held in memory."""
-        return self._engine.mode[0] == "resident"
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the resident set is complete, so that batches come from memory; False when streaming."""
-        return self._engine.is_loaded
-
-    @property
-    def mode(self) -> tuple[str, str]:
-        """The mode, and why."""
-        return self._engine.mode
-
-    @property
-    def plan(self) -> EnginePlan:
-        """How this loader runs."""
-        return self._engine.plan
+        self._passes.load(self._engine.spot(cursor))
 
     def statistics(self) -> Statistics:
         """Return what was handed out so far."""
@@ -288,10 +220,3 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        mode, _ = self.mode
-        return (
-            f"Loader({type(self._source).__name__}, {self.num_samples:,} samples, batch {self.batch_size}, "
-            f"{self.num_batches:,} batches an epoch, {mode})"
-        )

@@ -11,15 +11,16 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.order import order_for
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
-from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
+from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import Steps
-from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
 
@@ -36,6 +37,7 @@ class Outline:
         stream: Identity of the stream.
         layout: Where each delivered field of a step lies.
         plan: Mode, ring, readers, and what they take.
+        held_bytes: What the source itself holds in memory.
     """
 
     source: Source
@@ -44,6 +46,7 @@ class Outline:
     stream: StreamIdentity
     layout: SlotLayout
     plan: EnginePlan
+    held_bytes: int
 
 
 def first_global_batch(config: LoaderConfig, context: RunContext) -> int:
@@ -71,8 +74,8 @@ def outline_engine(
     num_samples = len(source)
     if not num_samples:
         raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
-    order: Order = UniformOrder(num_samples, sampling.seed) if sampling.shuffle else SequentialOrder(num_samples)
-    steps = Steps(num_samples, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size)
+    order = order_for(source, sampling)
+    steps = Steps(order.num_picks, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size)
     layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
     sizes = Sizes(
         step_rows=steps.max_rows,
@@ -80,9 +83,11 @@ def outline_engine(
         stored_row_bytes=source.spec.row_bytes,
         slot_bytes=layout.slot_bytes,
         resident_bytes=resident_bytes(source),
+        tiers_off=source.tiers_off if isinstance(source, BundledSource) else None,
         thread_safe=source.thread_safe,
     )
-    held_bytes = process_ledger().held_bytes
+    source_bytes = source.held_bytes if isinstance(source, BundledSource) else 0
+    held_bytes = process_ledger().held_bytes + source_bytes
     memory = probe_host()
     share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
     knobs = Knobs(config.mode, config.prefetch, config.readers)
@@ -90,7 +95,7 @@ def outline_engine(
         source=source,
         order=order,
         steps=steps,
-        stream=StreamIdentity(source, order, global_batch),
+        stream=StreamIdentity(source, order.tag, global_batch),
         layout=layout,
         plan=plan_engine(
             knobs,
@@ -100,4 +105,5 @@ def outline_engine(
             available_bytes=memory.available_bytes,
             num_cpus=num_cpus(),
         ),
+        held_bytes=source_bytes,
     )

@@ -53,6 +53,7 @@ class Sizes:
         slot_bytes: Bytes of one delivered step.
         resident_bytes: Bytes of the whole source in memory.
         thread_safe: Whether several readers may read the source at once.
+        tiers_off: Why no memory tier may keep samples; None where they may.
     """
 
     step_rows: int
@@ -61,6 +62,7 @@ class Sizes:
     slot_bytes: int
     resident_bytes: int
     thread_safe: bool
+    tiers_off: str | None = None
 
 
 @final
@@ -133,7 +135,7 @@ def plan_engine(
             )
         share = Grant(held_bytes + ring_bytes, f"the smallest ring, {depth} steps ahead; {share.reason} is less")
     num_slots = depth + _SLOTS_WITH_THE_LOOP
-    mode, why = _mode(knobs, sizes.resident_bytes, share, share.num_bytes - held_bytes - ring_bytes)
+    mode, why = _mode(knobs, sizes, share, share.num_bytes - held_bytes - ring_bytes)
     return EnginePlan(
         mode=mode,
         why=why,
@@ -186,13 +188,20 @@ def _shape(knobs: Knobs, sizes: Sizes, num_readers: int, room_bytes: int) -> tup
     return depth, group_steps, step_parts
 
 
-def _mode(
-    knobs: Knobs, resident_bytes: int, share: Grant, room_bytes: int
-) -> tuple[Literal["resident", "streaming"], str]:
+def _mode(knobs: Knobs, sizes: Sizes, share: Grant, room_bytes: int) -> tuple[Literal["resident", "streaming"], str]:
+    resident_bytes = sizes.resident_bytes
+    if sizes.tiers_off is not None:
+        if knobs.mode == "resident":
+            raise StagingError(f"loader.mode=resident, but {sizes.tiers_off}; use loader.mode=auto or streaming")
+        return "streaming", sizes.tiers_off
     needs = f"the whole set takes {format_bytes(resident_bytes)}"
+    if not resident_bytes:
+        needs = "the source holds the whole set in memory itself"
     room = f"{format_bytes(max(0, room_bytes))} of the host grant is left beside the ring"
     if knobs.mode == "streaming":
         return "streaming", "loader.mode=streaming"
+    if not resident_bytes:
+        return "resident", needs
     if resident_bytes <= room_bytes:
         return "resident", f"{needs}, and {room}"
     if knobs.mode == "resident":

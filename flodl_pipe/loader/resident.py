@@ -39,9 +39,11 @@ def _extents(source: Source) -> Extents | None:
 
 
 def resident_bytes(source: Source) -> int:
-    """Return how many bytes the resident set of a source takes."""
+    """Return how many bytes the resident set of a source takes beside what the source holds itself."""
     extents = _extents(source)
-    return len(source) * source.spec.row_bytes if extents is None else extents.num_bytes
+    if extents is None:
+        return len(source) * source.spec.row_bytes
+    return extents.num_bytes if extents.memory is None else 0
 
 
 class _Store(Protocol):
@@ -65,14 +67,14 @@ class _ExtentStore:
     def __init__(self, source: Source, extents: Extents) -> None:
         (self._field,) = source.spec.fields
         self._extents = extents
-        self._bytes = _reserve(extents.num_bytes)
+        self._bytes = _reserve(extents.num_bytes) if extents.memory is None else extents.memory
         num_starts = max(0, extents.num_bytes - extents.row_bytes + 1)
         # One opaque item of `row_bytes` at every byte: indexing it copies whole rows, 10 % faster than rows of a
         # matrix.
         self._windows = np.ndarray((num_starts,), f"V{extents.row_bytes}", self._bytes, strides=(1,))
 
     def chunks(self) -> int:
-        return -(-self._extents.num_bytes // _CHUNK_BYTES)
+        return 0 if self._extents.memory is not None else -(-self._extents.num_bytes // _CHUNK_BYTES)
 
     def load(self, chunk: int) -> None:
         start = chunk * _CHUNK_BYTES

@@ -78,7 +78,7 @@ class Cursor:
             )
         return cls(**state)
 
-    def check(self, *, order: str, source: str, num_picks: int, transforms: str = "") -> None:
+    def check(self, *, order: str, source: str, num_picks: int | None, transforms: str = "") -> None:
         """Refuse to continue in another stream, or beyond the end of an epoch.
 
         Raises:
@@ -99,7 +99,7 @@ class Cursor:
                 "this state belongs to another stream of samples; resume with the data, order and transforms it was "
                 "saved with, or start anew without it\n" + "\n".join(different)
             )
-        if self.position > num_picks:
+        if num_picks is not None and self.position > num_picks:
             raise ResumeError(
                 f"the saved position {self.position} lies beyond the epoch of {num_picks} samples; "
                 "the state was edited or damaged, resume from another one"

@@ -1,0 +1,104 @@
+"""What a loader tells about itself, apart from what it does."""
+
+import torch
+
+from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.plan import EnginePlan
+from flodl_pipe.sources.protocol import Source
+
+__all__ = ["LoaderFacts"]
+
+
+class LoaderFacts:
+    """The read-only side of :class:`flodl_pipe.Loader`: answers of its source and its engine."""
+
+    _engine: Feed
+    _source: Source
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch on this rank; of a stream an estimate.
+
+        Raises:
+            TypeError: if it is a stream whose length nothing tells.
+        """
+        return _known(self._engine.num_batches)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source; of a stream an estimate.
+
+        Raises:
+            TypeError: if it is a stream whose length nothing tells.
+        """
+        return _known(self._engine.num_samples)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a full batch on this rank."""
+        return self._engine.max_rows
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of a full step over all ranks."""
+        return self._engine.stream.global_batch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names of a batch."""
+        return self._engine.pool.layout.spec.names
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are delivered."""
+        return torch.device("cpu")
+
+    @property
+    def dataset(self) -> Source:
+        """The source."""
+        return self._source
+
+    @property
+    def num_workers(self) -> int:
+        """Reader threads."""
+        return self._engine.plan.num_readers
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether batches are in pinned memory."""
+        return False
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the whole source is, or is being, held in memory."""
+        return self._engine.mode[0] == "resident"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the resident set is complete, so that batches come from memory; False when streaming."""
+        return self._engine.is_loaded
+
+    @property
+    def mode(self) -> tuple[str, str]:
+        """The mode, and why."""
+        return self._engine.mode
+
+    @property
+    def plan(self) -> EnginePlan:
+        """How this loader runs."""
+        return self._engine.plan
+
+    def __repr__(self) -> str:
+        engine, (mode, _) = self._engine, self.mode
+        size = f", {engine.num_samples:,} samples" if engine.num_samples is not None else ""
+        steps = f", {engine.num_batches:,} batches an epoch" if engine.num_batches is not None else ""
+        return f"Loader({type(self._source).__name__}{size}, batch {self.batch_size}{steps}, {mode})"
+
+
+def _known(number: int | None) -> int:
+    if number is None:
+        raise TypeError("the length of this loader's stream is not known before its end")
+    return number

@@ -1,0 +1,136 @@
+"""What a loader asks of the engine behind it, whether its data has an index or is a stream.
+
+A :class:`Feed` is built once per global batch; a :class:`Pass` reads one epoch of it, from a place on.
+"""
+
+from typing import Protocol
+
+from flodl_pipe.loader.groups import Group
+from flodl_pipe.loader.identity import Spot, StreamIdentity
+from flodl_pipe.loader.plan import EnginePlan
+from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sampling.steps import RankStep
+
+__all__ = ["Ahead", "Feed", "Pass"]
+
+
+class Ahead(Protocol):
+    """The steps of a pass."""
+
+    epoch: int
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the pass; of a stream that has not ended yet, more than there can be."""
+        ...
+
+    def step(self, step: int) -> RankStep:
+        """Return what a step is, counted from where the pass begins."""
+        ...
+
+
+class Pass(Protocol):
+    """One pass over an epoch, read ahead of the loop."""
+
+    wait_s: float
+    """Time the loop waited for groups that were not ready."""
+
+    @property
+    def ahead(self) -> Ahead:
+        """Its steps."""
+        ...
+
+    def require_own_process(self) -> None:
+        """Refuse to go on in a forked child, which has no readers.
+
+        Raises:
+            LoaderError: if this is not the process that made the pass.
+        """
+        ...
+
+    def take(self) -> Group:
+        """Return the next group, waiting for it if need be; one of no steps at the end of a stream.
+
+        Raises:
+            LoaderError: after :meth:`stop`.
+        """
+        ...
+
+    def hand_over(self) -> None:
+        """Let a reader that waits for the interpreter pass, between two steps."""
+        ...
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop the readers; with ``wait``, return only when their threads have ended."""
+        ...
+
+
+class Feed(Protocol):
+    """Everything behind a loader."""
+
+    stream: StreamIdentity
+    pool: SlotPool
+    plan: EnginePlan
+    num_samples: int | None
+    """Samples of the source; of a stream an estimate, or None."""
+
+    num_picks: int | None
+    """Positions of an epoch, likewise."""
+
+    num_batches: int | None
+    """Steps of an epoch, likewise."""
+
+    max_rows: int
+    """Most rows of a step on this rank."""
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that built the engine, and no forked child of it."""
+        ...
+
+    @property
+    def mode(self) -> tuple[str, str]:
+        """The mode as it is now, and why."""
+        ...
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the resident set is complete."""
+        ...
+
+    def is_end(self, spot: Spot) -> bool:
+        """Return whether no step is left of an epoch from a place on."""
+        ...
+
+    def require_global_batch(self, global_batch: int) -> None:
+        """Refuse a saved global batch that this source and world cannot serve.
+
+        Raises:
+            ResumeError: with the numbers.
+        """
+        ...
+
+    def spot(self, cursor: Cursor) -> Spot:
+        """Return the place of a cursor that belongs to this stream, and take over what the cursor remembers.
+
+        Raises:
+            ResumeError: if it is not a place of this stream.
+        """
+        ...
+
+    def read(self, spot: Spot) -> Pass:
+        """Start reading an epoch from a place on.
+
+        Raises:
+            ChangedError: if the source's files are not what they were.
+        """
+        ...
+
+    def start_resident(self) -> None:
+        """Begin to load the resident set, now that the first batch has been served."""
+        ...
+
+    def close(self) -> None:
+        """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
+        ...

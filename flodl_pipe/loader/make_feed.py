@@ -1,0 +1,53 @@
+"""What a user gives a loader -> the engine that serves it."""
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.engine import Engine
+from flodl_pipe.loader.feed import Feed
+from flodl_pipe.sources.protocol import Source
+
+__all__ = ["make_feed", "require_source"]
+
+
+def require_source(source: Source) -> Source:
+    """Return the source, once it has proved to be one.
+
+    Raises:
+        LoaderError: if it lacks a part of the source contract.
+    """
+    if isinstance(source, Source):
+        return source
+    raise LoaderError(
+        f"Loader needs a source, an object with spec, delivered, thread_safe, len(), read_into(), deliver() and "
+        f"fingerprint() (see flodl_pipe.Source), and got {type(source).__name__}; open files with "
+        "flodl_pipe.load(RECIPE), or give an object with these"
+    )
+
+
+def make_feed(
+    source: Source,
+    config: LoaderConfig,
+    sampling: SamplingConfig,
+    *,
+    global_batch: int,
+    context: RunContext,
+    keep_digest: bool,
+) -> Feed:
+    """Build the engine for a source.
+
+    Args:
+        source: The samples.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        global_batch: Rows of a step over all ranks.
+        context: Rank and world size.
+        keep_digest: Whether to hash delivered rows.
+
+    Raises:
+        ConfigError: if an epoch would have no batch.
+        SourceError: if the source is empty.
+        StagingError: if memory is refused.
+    """
+    return Engine(source, config, sampling, global_batch=global_batch, context=context, keep_digest=keep_digest)

@@ -1,0 +1,95 @@
+"""Where a stream stands: how many rows each lane has given, and whose turn it is.
+
+What decides is the count of rows; a lane's mark only spares reading them again. In a cursor it is one text::
+
+    {"at":[lane, rows of its turn already given],"lanes":[[rows,ended,mark,rows at the mark],...]}
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from flodl_pipe.errors import ResumeError
+
+__all__ = ["LaneState", "StreamState"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """One lane.
+
+    Attributes:
+        rows: Rows that it has given.
+        ended: Whether it has no more.
+        mark: Where the stream can open it, as the stream says it; empty: at its begin.
+        mark_rows: Rows before that place.
+    """
+
+    rows: int = 0
+    ended: bool = False
+    mark: str = ""
+    mark_rows: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """All lanes of an epoch.
+
+    Attributes:
+        lanes: One state per lane.
+        lane: The lane whose turn it is.
+        in_turn: Rows of its turn that it has given.
+    """
+
+    lanes: tuple[LaneState, ...]
+    lane: int = 0
+    in_turn: int = 0
+
+    @classmethod
+    def begin(cls, num_lanes: int) -> Self:
+        """Return the begin of an epoch."""
+        return cls((LaneState(),) * num_lanes)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether every lane has ended."""
+        return all(lane.ended for lane in self.lanes)
+
+    def text(self) -> str:
+        """Return the state as cursors hold it."""
+        lanes = [[lane.rows, int(lane.ended), lane.mark, lane.mark_rows] for lane in self.lanes]
+        return json.dumps({"at": [self.lane, self.in_turn], "lanes": lanes}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str, num_lanes: int) -> Self:
+        """Read what :meth:`text` wrote.
+
+        Raises:
+            ResumeError: if it is not that, or of another number of lanes.
+        """
+        try:
+            plain = json.loads(text)
+            lane, in_turn = map(_count, plain["at"])
+            lanes = tuple(
+                LaneState(_count(rows), bool(_count(ended)), str(mark), _count(mark_rows))
+                for rows, ended, mark, mark_rows in plain["lanes"]
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ResumeError(
+                f"loader state: streams is not what a loader of a stream saves ({error}); the state was edited or "
+                "damaged, resume from another one"
+            ) from None
+        if len(lanes) != num_lanes or lane >= num_lanes:
+            raise ResumeError(
+                f"the state was saved with {len(lanes)} lanes, and this stream has {num_lanes}; resume with the same "
+                "source.lanes, or start anew without it"
+            )
+        return cls(lanes, lane, in_turn)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
