@@ -1,0 +1,141 @@
+"""What a user has -> a source: torch datasets, objects with ``get`` or ``get_batch``, and sources of one's own.
+
+What counts is what an object can do, not what it derives from. In this order: a :class:`~.protocol.Source` is taken as
+it is; ``__getitem__`` is read sample by sample, or through ``__getitems__`` where the same class has it; then ``get``;
+then ``get_batch``. All but the first need ``len()``.
+"""
+
+from collections.abc import Mapping
+
+import torch.utils.data
+
+from flodl_pipe.errors import LoaderError, SourceError
+from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.user_readers import (
+    BatchDataset,
+    BatchReader,
+    ItemsDataset,
+    ItemsReader,
+    MapDataset,
+    SampleDataset,
+    SampleReader,
+    UserReader,
+    type_name,
+)
+from flodl_pipe.sources.user_source import UserSource
+
+__all__ = ["OPAQUE", "adapt"]
+
+OPAQUE = "an opaque batch dataset is read batch by batch"
+"""Why no memory tier keeps samples of a batch dataset."""
+
+_TAKEN = (
+    "what is taken: a dataset with __len__ and __getitem__ (or get), a batch dataset with __len__ and "
+    "get_batch(indices), or a source (see flodl_pipe.Source)"
+)
+_MEMBERS = ("spec", "delivered", "thread_safe", "__len__", "read_into", "deliver", "fingerprint")
+
+
+def adapt(thing: object, *, thread_safe: bool = False) -> Source:
+    """Return a source that reads what a user has.
+
+    A sample is a tensor, an array or a number, or a tuple, list, dict, NamedTuple or dataclass of them. The fields are
+    learned from sample 0, which is read here, and every later sample is held to them.
+
+    Args:
+        thing: A source, or an object with ``len()`` and one of ``__getitem__``, ``get`` and ``get_batch``.
+        thread_safe: Whether several threads may read a dataset at once. A source says that itself.
+
+    Raises:
+        LoaderError: if it is nothing that can be read.
+        SourceError: if the dataset is empty, or its first sample is none.
+        Exception: what the dataset raises for sample 0, itself.
+    """
+    if isinstance(thing, type):
+        name = thing.__qualname__
+        raise LoaderError(f"the class {name} was given, not an object of it; give {name}(...)")
+    if isinstance(thing, Source):
+        if thread_safe and not thing.thread_safe:
+            raise LoaderError(
+                f"{type_name(thing)} is a source and says thread_safe = False; a source says that itself: set it there"
+            )
+        return thing
+    _refuse(thing)
+    if isinstance(thing, MapDataset) and _is_written(thing):
+        num_samples = _num_samples(thing)
+        if isinstance(thing, ItemsDataset) and _belong_together(type(thing)):
+            reader: UserReader = ItemsReader(thing)
+        else:
+            reader = SampleReader(thing, by_get=False)
+    elif isinstance(thing, SampleDataset):
+        num_samples = _num_samples(thing)
+        reader = SampleReader(thing, by_get=True)
+    elif isinstance(thing, BatchDataset):
+        num_samples = _num_samples(thing)
+        reader = BatchReader(thing, num_samples)
+    else:
+        raise LoaderError(_why_not(thing))
+    tiers_off = OPAQUE if isinstance(reader, BatchReader) else None
+    return UserSource(reader, num_samples, thread_safe=thread_safe, tiers_off=tiers_off)
+
+
+def _refuse(thing: object) -> None:
+    """Refuse what has the methods of a dataset and is none."""
+    name = type_name(thing)
+    if isinstance(thing, torch.utils.data.DataLoader):
+        raise LoaderError(f"{name} makes batches itself; give the dataset it reads, its .dataset")
+    if isinstance(thing, torch.utils.data.IterableDataset):
+        raise LoaderError(_stream(name))
+    if isinstance(thing, Mapping):
+        names = ", ".join(repr(key) for key in list(thing)[:5])
+        raise LoaderError(
+            f"{name} is a mapping ({names}), not a dataset: of several datasets give one, thing[KEY]; of columns make "
+            "one, for example torch.utils.data.TensorDataset(*columns.values())"
+        )
+    if isinstance(thing, str | bytes | bytearray):
+        raise LoaderError(f"{thing!r:.60} is {name}; open files with flodl_pipe.load(RECIPE), or give a dataset")
+
+
+def _is_written(thing: MapDataset) -> bool:
+    """Whether ``__getitem__`` is more than the stub that torch's base class has."""
+    return getattr(type(thing), "__getitem__", None) is not torch.utils.data.Dataset.__getitem__
+
+
+def _belong_together(kind: type) -> bool:
+    """Whether ``__getitems__`` speaks for ``__getitem__``: not where a subclass has changed the latter alone."""
+    order = [vars(base) for base in kind.__mro__]
+    one = next((place for place, names in enumerate(order) if "__getitem__" in names), len(order))
+    many = next((place for place, names in enumerate(order) if "__getitems__" in names), len(order))
+    return many <= one
+
+
+def _num_samples(thing: MapDataset | SampleDataset | BatchDataset) -> int:
+    name = type_name(thing)
+    try:
+        count = len(thing)
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"len({name}) fails: {error}; it must return the number of samples, at least 1") from error
+    if not count:
+        raise SourceError(f"{name} is empty, len() is 0; a loader needs at least one sample")
+    return count
+
+
+def _stream(name: str) -> str:
+    return (
+        f"{name} can only be iterated: it has no length and no sample by number, so it is a stream, which a loader of "
+        "samples cannot shuffle or resume; give it __len__ and __getitem__, or collect a small one with list()"
+    )
+
+
+def _why_not(thing: object) -> str:
+    name = type_name(thing)
+    has = [member for member in _MEMBERS if getattr(thing, member, None) is not None]
+    if "read_into" in has:
+        missing = ", ".join(member for member in _MEMBERS if member not in has)
+        return f"{name} has read_into but is no source: it lacks {missing}; {_TAKEN}"
+    indexed = [word for word in ("__getitem__", "get", "get_batch") if getattr(thing, word, None) is not None]
+    if indexed and "__len__" not in has:
+        return f"{name} has {indexed[0]} but no __len__, which says how many samples there are; {_TAKEN}"
+    if not indexed and getattr(thing, "__iter__", None) is not None:
+        return _stream(name)
+    return f"cannot read samples from {name}; {_TAKEN}"

@@ -1,0 +1,242 @@
+"""What samples of a user's dataset look like, learned from the first one and held against every other.
+
+A sample is one value, or a tuple, list, dict, NamedTuple or dataclass of values. Dict keys and the names of fields name
+the fields of a batch; values without a name are called ``"0"``, ``"1"``, ... in order.
+
+Shape letters: ``K`` samples in a batch dataset's answer, ``B`` rows of a buffer.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+
+from flodl_pipe.arrays import Array, IndexArray
+from flodl_pipe.batch.spec import Field, SampleSpec
+from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.sample_values import RefusedValueError, as_array, native
+
+__all__ = ["SampleLayout"]
+
+_logger = logging.getLogger("flodl_pipe")
+
+
+@runtime_checkable
+class _NamedFields(Protocol):
+    """What a NamedTuple has and a tuple lacks."""
+
+    _fields: tuple[str, ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """A sample taken apart: what held its values, their names, and the values."""
+
+    container: str
+    names: tuple[str, ...]
+    values: Sequence[object]
+
+
+@final
+class SampleLayout:
+    """The fields that every sample has.
+
+    Attributes:
+        spec: Names, dtypes and shapes, in the order of the first sample.
+        owner: Name of the dataset's type, for messages.
+        first: What the layout was learned from, for messages: ``sample 0``.
+    """
+
+    def __init__(self, spec: SampleSpec, container: str, owner: str, first: str) -> None:
+        self.spec, self.owner, self.first = spec, owner, first
+        self._container = container
+        self._dtypes = [np.dtype(field.dtype) for field in spec]
+
+    @classmethod
+    def of_sample(cls, sample: object, owner: str) -> "SampleLayout":
+        """Learn the layout from sample 0.
+
+        Args:
+            sample: What the dataset returned for index 0.
+            owner: Name of the dataset's type.
+
+        Raises:
+            SourceError: if it is no sample; the message names field, type and remedy.
+        """
+        return cls._learn(sample, owner, "sample 0", lambda array, _: array.shape)
+
+    @classmethod
+    def of_batch(cls, fields: object, num_rows: int, owner: str) -> "SampleLayout":
+        """Learn the layout from the first ``num_rows`` samples of a batch dataset.
+
+        Args:
+            fields: What the dataset returned: each value has a leading axis of ``num_rows``.
+            num_rows: How many samples were asked for.
+            owner: Name of the dataset's type.
+
+        Raises:
+            SourceError: as :meth:`of_sample`, and if a leading axis is another.
+        """
+
+        def row_shape(array: Array, place: str) -> tuple[int, ...]:
+            _require_rows(array, num_rows, place)
+            return array.shape[1:]
+
+        return cls._learn(fields, owner, f"the batch of the first {num_rows}", row_shape)
+
+    @classmethod
+    def _learn(
+        cls, sample: object, owner: str, first: str, row_shape: Callable[[Array, str], tuple[int, ...]]
+    ) -> "SampleLayout":
+        what = f"{first} of {owner}"
+        parts = _take_apart(sample, what)
+        fields = []
+        for name, value in zip(parts.names, parts.values, strict=True):
+            place = f"{what}, field {name!r}"
+            array = _array(value, place, owner)
+            fields.append(Field(name, native(array.dtype).name, row_shape(array, place)))
+        wide = [field.name for field in fields if field.dtype == "float64"]
+        if wide:
+            _logger.warning(
+                "%s: %s %s float64, twice the memory of float32 and slow on most accelerators; return float32 "
+                "(np.float32(value), value.float()) unless you need it",
+                *(owner, ", ".join(map(repr, wide)), "is" if len(wide) == 1 else "are"),
+            )
+        return cls(SampleSpec(tuple(fields)), parts.container, owner, first)
+
+    def targets(self, out: Mapping[str, Array]) -> list[Array]:
+        """Return the caller's buffers in the order of the fields, for :meth:`write`."""
+        return [out[field.name] for field in self.spec]
+
+    def write(self, sample: object, index: int, row: int, targets: Sequence[Array]) -> None:
+        """Copy a sample into a row of each field.
+
+        Args:
+            sample: What the dataset returned for ``index``.
+            index: Sample index, for messages.
+            row: Row to write.
+            targets: One array per field, shape ``(B, *field.shape)``; see :meth:`targets`.
+
+        Raises:
+            SourceError: if it is not like the first sample: index, field and both sides are named.
+        """
+        values = self._values(sample, index)
+        for field, dtype, value, target in zip(self.spec, self._dtypes, values, targets, strict=True):
+            try:
+                array = as_array(value)
+            except RefusedValueError:
+                array = _array(value, self._place(index, field), self.owner)  # raises with the place
+            if array.dtype != dtype and native(array.dtype) != dtype:
+                raise SourceError(
+                    f"{self._place(index, field)} is {array.dtype}, but {self.first} has {dtype}; return one dtype "
+                    f"for all samples, for example value.astype({dtype.name!r})"
+                )
+            if array.shape != field.shape:
+                raise SourceError(
+                    f"{self._place(index, field)} has shape {array.shape}, but {self.first} has {field.shape}; pad or "
+                    "crop to one shape in the dataset (ragged rows are not served yet)"
+                )
+            target[row] = array
+
+    def write_batch(self, fields: object, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
+        """Copy a batch dataset's answer into rows of each field.
+
+        Args:
+            fields: What the dataset returned for ``indices``.
+            indices: Samples asked for, int64, shape ``(K,)``.
+            rows: Row of each, int64, shape ``(K,)``.
+            out: One array per field, shape ``(B, *field.shape)``.
+
+        Raises:
+            SourceError: if it is not like the first batch, or a leading axis is not ``K``.
+        """
+        what = f"the batch of {len(indices)} samples from index {indices[0]}"
+        values = self._values(fields, what)
+        for field, dtype, value in zip(self.spec, self._dtypes, values, strict=True):
+            place = self._place(what, field)
+            array = _array(value, place, self.owner)
+            _require_rows(array, len(indices), place)
+            if native(array.dtype) != dtype or array.shape[1:] != field.shape:
+                raise SourceError(
+                    f"{place} holds {array.dtype} {array.shape[1:]} a row, but {self.first} has {dtype} "
+                    f"{field.shape}; return one dtype and shape for all samples: convert, pad or crop in the dataset "
+                    "(ragged rows are not served yet)"
+                )
+            out[field.name][rows] = array
+
+    def _place(self, index: int | str, field: Field) -> str:
+        sample = index if isinstance(index, str) else f"sample {index}"
+        return f"{sample} of {self.owner}, field {field.name!r}"
+
+    def _values(self, sample: object, index: int | str) -> Sequence[object]:
+        """Return the values of a sample in the order of the fields."""
+        what = f"{index if isinstance(index, str) else f'sample {index}'} of {self.owner}"
+        parts = _take_apart(sample, what)
+        if parts.container != self._container:
+            raise SourceError(
+                f"{what} is {parts.container}, but {self.first} is {self._container}; return the same for all samples"
+            )
+        names = self.spec.names
+        if parts.names == names:
+            return parts.values
+        if sorted(parts.names) != sorted(names):
+            raise SourceError(
+                f"{what} has the fields {_listed(parts.names)}, but {self.first} has {_listed(names)}; return the same "
+                "fields for all samples"
+            )
+        by_name = dict(zip(parts.names, parts.values, strict=True))
+        return [by_name[name] for name in names]
+
+
+def _take_apart(sample: object, what: str) -> _Parts:
+    if isinstance(sample, tuple) and isinstance(sample, _NamedFields):
+        parts = _Parts("a named tuple", tuple(sample._fields), sample)
+    elif isinstance(sample, tuple | list):
+        parts = _Parts("a tuple or list", _numbered(len(sample)), sample)
+    elif isinstance(sample, Mapping):
+        keys: tuple[object, ...] = tuple(sample)
+        odd = next((key for key in keys if not isinstance(key, str)), None)
+        if odd is not None:
+            raise SourceError(f"{what} has the key {odd!r}; keys name the fields of a batch and must be text")
+        parts = _Parts("a mapping", tuple(map(str, keys)), list(sample.values()))
+    elif dataclasses.is_dataclass(sample) and not isinstance(sample, type):
+        names = tuple(field.name for field in dataclasses.fields(sample))
+        parts = _Parts("a dataclass", names, [getattr(sample, name) for name in names])
+    elif sample is None:
+        raise SourceError(f"{what} is None: the dataset returned nothing; is a return statement missing?")
+    else:
+        return _Parts("one value", ("0",), (sample,))
+    if not parts.names:
+        raise SourceError(f"{what} is {parts.container} without fields; return at least one value")
+    return parts
+
+
+@cache
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
+
+
+def _array(value: object, place: str, owner: str) -> Array:
+    try:
+        return as_array(value)
+    except RefusedValueError as refused:
+        hint = ""
+        if owner.partition(".")[0] == "datasets":
+            hint = '; of a Hugging Face dataset take dataset.with_format("torch", columns=[...]), numeric columns only'
+        raise SourceError(f"{place} {refused}{hint}") from None
+
+
+def _require_rows(array: Array, num_rows: int, place: str) -> None:
+    if array.shape[:1] != (num_rows,):
+        raise SourceError(
+            f"{place} has shape {array.shape}, but {num_rows} samples were asked for; get_batch(indices) returns "
+            "arrays whose first axis has one row for each index, in their order"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
