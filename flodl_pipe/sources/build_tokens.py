@@ -3,6 +3,7 @@
 from flodl_pipe.config.source_tokens import TokenShardsConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.default_path import default_path
+from flodl_pipe.sources.documents import Documents
 from flodl_pipe.sources.protocol import Fact
 from flodl_pipe.sources.sample_data import sample_corpus, sample_fact
 from flodl_pipe.sources.tokens import TokenShards
@@ -26,8 +27,10 @@ def build_tokens(config: TokenShardsConfig, data_dir: str) -> TokenShards:
     default = default_path(data_dir, config.kind, config.if_missing)
     if default is not None:
         return _open(config, default, config.format, config.dtype)
-    if config.format == "llmc":
-        raise SourceError("there is no sample in format llmc; set source.path to your data, or source.format=raw")
+    if config.format in ("llmc", "megatron"):
+        raise SourceError(
+            f"there is no sample in format {config.format}; set source.path to your data, or source.format=raw"
+        )
     if config.dtype not in (None, "uint16"):
         raise SourceError(f"the sample holds uint16 tokens, source.dtype says {config.dtype}; leave source.dtype unset")
     if config.format == "npy":
@@ -38,12 +41,16 @@ def build_tokens(config: TokenShardsConfig, data_dir: str) -> TokenShards:
 def _open(
     config: TokenShardsConfig, path: str | list[str], file_format: str, dtype: str | None, *notes: Fact
 ) -> TokenShards:
+    rule = config.documents
+    documents = None if rule is None else Documents(rule.eos, rule.mask_targets)
     return TokenShards.open(
         path,
         seq_len=config.seq_len,
         stride=config.stride,
         tail=config.tail,
+        starts=config.starts,
         vocab_size=config.vocab_size,
+        documents=documents,
         file_format=file_format,
         dtype=dtype,
         notes=notes,

@@ -1,13 +1,16 @@
 """Token files of any format -> one table of where the ids lie.
 
-========  ==========================================================================================================
-``npy``   NumPy's ``.npy``, versions 1 to 3, 1-D, ``|u1 <u2 <u4 <i4 <i8``
-``raw``   little-endian ids and nothing else; the dtype must be stated (OLMo's shards and nanoGPT's ``.bin`` are raw)
-``llmc``  llm.c's ``.bin``: int32[256] header (magic 20240520, version 1, count), then uint16 ids
-``auto``  told per file by its magic; a file without one is raw, which needs the dtype: it is never guessed
-========  ==========================================================================================================
+============  ======================================================================================================
+``npy``       NumPy's ``.npy``, versions 1 to 3, 1-D, ``|u1 <u2 <u4 <i4 <i8``
+``raw``       little-endian ids and nothing else; the dtype must be stated (OLMo's shards and nanoGPT's ``.bin``)
+``llmc``      llm.c's ``.bin``: int32[256] header (magic 20240520, version 1, count), then uint16 ids
+``megatron``  Megatron's ``.bin``, ids and nothing else, with the ``.idx`` beside it that says what they are
+``auto``      told per file by its magic, or that of the ``.idx`` beside it; a file without one is raw, which needs the
+              dtype: it is never guessed
+============  ======================================================================================================
 
-Only headers are read here. Sizes must agree with them to the byte; bytes *after* an array are reported and left out.
+Only headers and indexes are read here. Sizes must agree with them to the byte; bytes *after* an array are reported and
+left out.
 """
 
 import logging
@@ -19,19 +22,18 @@ import numpy as np
 from flodl_pipe.arrays import IndexArray
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.containers import refuse_container
+from flodl_pipe.sources.megatron import has_index, read_index
 from flodl_pipe.sources.npy_header import HEAD_BYTES, NPY_MAGIC, parse_npy_header
+from flodl_pipe.sources.token_files import SUFFIXES
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
-__all__ = ["FORMATS", "SUFFIXES", "TOKEN_DTYPES", "ShardTable", "read_shard_table", "token_count"]
+__all__ = ["FORMATS", "TOKEN_DTYPES", "ShardTable", "read_shard_table", "token_count"]
 
 _logger = logging.getLogger("flodl_pipe")
 
 TOKEN_DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types a stored token may have, little endian."""
-
-SUFFIXES = {"auto": (".npy", ".bin"), "npy": (".npy",), "raw": (".npy", ".bin"), "llmc": (".bin",)}
-"""File endings taken from a folder, by format."""
 
 FORMATS = tuple(SUFFIXES)
 
@@ -49,12 +51,14 @@ class ShardTable:
         offsets: First byte of the tokens in each file, int64, shape ``(S,)``.
         tokens: Tokens of each shard, at least 1, int64, shape ``(S,)``.
         formats: The formats that occur, sorted.
+        sequences: Pieces that the tokens were written in, as far as an index tells them.
     """
 
     dtype: str
     offsets: IndexArray
     tokens: IndexArray
     formats: tuple[str, ...]
+    sequences: int = 0
 
 
 @final
@@ -64,6 +68,7 @@ class _Shard:
     dtype: str
     offset: int
     tokens: int
+    sequences: int = 0
 
 
 def read_shard_table(blobs: Blobs, *, file_format: str = "auto", dtype: str | None = None) -> ShardTable:
@@ -109,6 +114,7 @@ def read_shard_table(blobs: Blobs, *, file_format: str = "auto", dtype: str | No
         offsets=np.array([shard.offset for shard in shards], dtype=np.int64),
         tokens=np.array([shard.tokens for shard in shards], dtype=np.int64),
         formats=tuple(sorted({shard.file_format for shard in shards})),
+        sequences=sum(shard.sequences for shard in shards),
     )
 
 
@@ -127,6 +133,9 @@ def _read(name: str, head: bytes, size: int, file_format: str, dtype: str | None
         return _sized(name, size, _Shard("npy", found, offset, tokens))
     if file_format == "llmc" or (file_format == "auto" and head.startswith(_LLMC_MAGIC)):
         return _sized(name, size, _read_llmc(name, head))
+    if file_format == "megatron" or (file_format == "auto" and has_index(name)):
+        index = read_index(name, size)
+        return _Shard("megatron", index.dtype, 0, index.tokens, index.sequences)
     return _read_raw(name, head, size, file_format, dtype)
 
 
@@ -154,8 +163,8 @@ def _read_llmc(name: str, head: bytes) -> _Shard:
 def _read_raw(name: str, head: bytes, size: int, file_format: str, dtype: str | None) -> _Shard:
     if dtype is None:
         raise SourceError(
-            f"{name}: has neither a .npy nor an llm.c header (it begins {head[:6]!r}), so it is headerless raw data, "
-            "which does not say how wide a token is; set source.dtype, for example uint16"
+            f"{name}: has neither a .npy nor an llm.c header (it begins {head[:6]!r}) nor a Megatron .idx beside it, "
+            "so it is headerless raw data, which does not say how wide a token is; set source.dtype, for example uint16"
         )
     if file_format == "raw" and head.startswith(NPY_MAGIC):
         raise SourceError(f"{name}: a true .npy file with a NUMPY header, not a raw dump; read it with format=npy")

@@ -3,6 +3,9 @@
 A stored row is one run of ``seq_len + 1`` ids in the type they have on disk; ``input`` and ``target`` are two
 overlapping slices of it, widened to int64 in the copy that delivers them. Building one reads headers only.
 
+With ``starts="random"`` every token that a window can begin at is a sample, and an epoch draws as many of them, with
+replacement, as there are windows side by side. The tokens themselves are the same, once.
+
 Shape letters: ``K`` windows asked for, ``B`` rows of a buffer, ``T`` = ``seq_len``.
 """
 
@@ -13,20 +16,23 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
+from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.sources.documents import Documents
 from flodl_pipe.sources.joined import JoinedBytes
-from flodl_pipe.sources.ordering import Ordering
+from flodl_pipe.sources.ordering import Drawn, Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
 from flodl_pipe.sources.shifted import deliver_windows, delivered_spec, stored_spec
-from flodl_pipe.sources.token_formats import SUFFIXES, ShardTable, read_shard_table, token_count
+from flodl_pipe.sources.token_extents import TokenExtents
+from flodl_pipe.sources.token_files import list_token_files, named
+from flodl_pipe.sources.token_formats import ShardTable, read_shard_table, token_count
 from flodl_pipe.sources.vocabulary import IdCheck
 from flodl_pipe.sources.windows import Windows
-from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
-__all__ = ["TokenExtents", "TokenShards"]
+__all__ = ["TokenShards"]
 
 _logger = logging.getLogger("flodl_pipe")
 
@@ -42,11 +48,15 @@ class TokenShards:
         stride: Tokens from one window's start to the next; default ``seq_len``, so that no target occurs twice.
         tail: ``drop`` leaves out the tokens of a shard after its last whole window; ``keep`` makes a shorter window of
             them, padded with input 0 and target -100. With ``keep`` a row is stored with its length beside it.
+        starts: ``stride``, or ``random``: every possible start is a sample (so the stride is 1), drawn as
+            ``ordering`` says.
         vocab_size: When set, an id outside ``0 .. vocab_size - 1`` in anything that is read is an error.
+        documents: When set, a batch also holds ``document`` and ``position``; see
+            :mod:`flodl_pipe.sources.documents`.
         notes: Facts about where the files come from, put before the others.
 
     Raises:
-        ConfigError: if ``seq_len``, ``stride``, ``tail`` or ``vocab_size`` is impossible.
+        ConfigError: if an argument is impossible, or does not go with another.
         SourceError: if no shard is long enough for a window.
     """
 
@@ -58,17 +68,23 @@ class TokenShards:
         seq_len: int,
         stride: int | None = None,
         tail: str = "drop",
+        starts: str = "stride",
         vocab_size: int | None = None,
+        documents: Documents | None = None,
         notes: tuple[Fact, ...] = (),
     ) -> None:
-        stride = seq_len if stride is None else stride
+        _require_starts(starts, stride, tail)
+        stride = (1 if starts == "random" else seq_len) if stride is None else stride
         for key, value in (("seq_len", seq_len), ("stride", stride), ("vocab_size", vocab_size or 1)):
             if value < 1:
                 raise ConfigError.at(f"source.{key}", f"must be at least 1, got {value}")
         if tail not in ("drop", "keep"):
             raise ConfigError.at("source.tail", f"must be drop or keep, got {tail!r}")
+        if documents is not None:
+            documents.require_possible(table.dtype, vocab_size)
         self._blobs, self._table, self._notes = blobs, table, notes
         self._windows = Windows(table.tokens, seq_len, stride, tail == "keep")
+        self._documents = documents
         self._item_bytes = np.dtype(table.dtype).itemsize
         self._check = IdCheck.needed(table.dtype, vocab_size)
         if not len(self._windows):
@@ -82,13 +98,16 @@ class TokenShards:
         self._joined = joined
         self._rows = self._windows.rows(table.offsets, self._item_bytes)
         self.spec = stored_spec(table.dtype, seq_len, keep_tail=tail == "keep")
-        self.delivered = delivered_spec(seq_len)
+        fields = documents.fields(seq_len) if documents else ()
+        self.delivered = SampleSpec((*delivered_spec(seq_len), *fields))
         self.thread_safe = True
         self.ordering: Ordering = None
+        if starts == "random":
+            self.ordering = Drawn(len(Windows(table.tokens, seq_len, seq_len, keep_tail=False)))
         self.tiers_off: str | None = None
         self.held_bytes = 0
         self.extents: Extents | None = (
-            None if tail == "keep" else TokenExtents(joined, self._windows, table, self._check)
+            None if tail == "keep" else TokenExtents(joined, self._windows, table.dtype, self._check)
         )
 
     @classmethod
@@ -99,7 +118,9 @@ class TokenShards:
         seq_len: int,
         stride: int | None = None,
         tail: str = "drop",
+        starts: str = "stride",
         vocab_size: int | None = None,
+        documents: Documents | None = None,
         file_format: str = "auto",
         dtype: str | None = None,
         notes: tuple[Fact, ...] = (),
@@ -107,11 +128,13 @@ class TokenShards:
         """Find the files, read their headers, and say once what is left out.
 
         Args:
-            path: A file, a folder, a glob pattern, or a list of them; see :mod:`flodl_pipe.storage.listing`.
-            seq_len: See the class, like ``stride``, ``tail``, ``vocab_size`` and ``notes``.
+            path: A file, a folder, a glob pattern, or a list of them; see :mod:`flodl_pipe.sources.token_files`.
+            seq_len: See the class, like all that is not of the files.
             stride: See the class.
             tail: See the class.
+            starts: See the class.
             vocab_size: See the class.
+            documents: See the class.
             file_format: See :mod:`flodl_pipe.sources.token_formats`.
             dtype: Type of a stored token; raw files need it.
             notes: See the class.
@@ -120,13 +143,22 @@ class TokenShards:
             ConfigError: if an argument is impossible.
             SourceError: if files are missing, unreadable, damaged, of another format, or too short.
         """
-        listing = list_files(path, suffixes=SUFFIXES.get(file_format, ()))
+        listing = list_token_files(path, file_format)
         blobs = open_blobs(listing.files)
         table = read_shard_table(blobs, file_format=file_format, dtype=dtype)
         if listing.foreign:
             notes = (*notes, Fact("not token files", named(listing.foreign)))
             _logger.info("left out beside the token shards: %s", named(listing.foreign))
-        source = cls(blobs, table, seq_len=seq_len, stride=stride, tail=tail, vocab_size=vocab_size, notes=notes)
+        source = cls(
+            *(blobs, table),
+            seq_len=seq_len,
+            stride=stride,
+            tail=tail,
+            starts=starts,
+            vocab_size=vocab_size,
+            documents=documents,
+            notes=notes,
+        )
         if source.short_shards:
             _logger.warning(
                 "too short for a window of seq_len + 1 = %d tokens, so left out: %s",
@@ -141,7 +173,7 @@ class TokenShards:
 
     @property
     def num_windows(self) -> int:
-        """Number of samples."""
+        """Number of samples: windows, or possible starts of one."""
         return len(self._windows)
 
     @property
@@ -189,16 +221,26 @@ class TokenShards:
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
         """Slice and widen stored windows; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
         deliver_windows(stored, out, keep_tail=self._windows.keep_tail)
+        if self._documents is not None:
+            self._documents.deliver(stored["tokens"], stored.get("num_tokens"), out)
 
     def fingerprint(self, *, full: bool = False) -> Fingerprint:
         """Return the identity of tokens and windows; see :class:`flodl_pipe.sources.protocol.Fingerprint`."""
         windows, dtype = self._windows, self._table.dtype
-        tail = ", tail kept" if windows.keep_tail else ""
+        tags = ["random starts"] if self.ordering is not None else []
+        if self._documents is not None:
+            tags.append(self._documents.summary)
+        shape = [
+            f"seq_len {windows.seq_len}",
+            f"stride {windows.stride}",
+            *(["tail kept"] if windows.keep_tail else []),
+        ]
         summary = (
             f"token_shards: {len(self._table.tokens)} shards, {format_count(self.total_tokens)} tokens {dtype}, "
-            f"seq_len {windows.seq_len}, stride {windows.stride}{tail}"
+            f"{', '.join([*shape, *tags])}"
         )
         layout = f"token_shards/1|{dtype}|{windows.seq_len}|{windows.stride}|{windows.keep_tail}"
+        layout = "|".join([layout, *tags])
         return self._joined.fingerprint(summary, layout, full=full)
 
     def check_unchanged(self) -> None:
@@ -212,52 +254,41 @@ class TokenShards:
             *self._notes,
             Fact("files", f"{len(self._blobs.names)} ({', '.join(table.formats)}), first {self._blobs.names[0]}"),
             Fact("tokens", f"{format_count(self.total_tokens)} {table.dtype}"),
-            Fact("windows", f"{format_count(len(windows))} of {token_count(windows.seq_len)}, stride {windows.stride}"),
+            *self._window_facts(),
             Fact("tail tokens in no window", format_count(int(windows.tail_tokens.sum()))),
         ]
         if windows.gap_tokens:
             facts.append(Fact("tokens skipped by the stride", format_count(windows.gap_tokens)))
+        if table.sequences:
+            facts.append(Fact("sequences", f"{format_count(table.sequences)}; windows run over their bounds"))
+        if self._documents is not None:
+            facts.append(Fact("documents", self._documents.summary))
         if self.short_shards:
             facts.append(Fact("shards too short for a window", named(self.short_shards)))
         return tuple(facts)
+
+    def _window_facts(self) -> tuple[Fact, ...]:
+        windows = self._windows
+        found, size = format_count(len(windows)), token_count(windows.seq_len)
+        if not isinstance(self.ordering, Drawn):
+            return (Fact("windows", f"{found} of {size}, stride {windows.stride}"),)
+        draws = format_count(self.ordering.num_picks)
+        return (
+            Fact("possible starts", f"{found} of windows of {size}"),
+            Fact("draws an epoch", f"{draws}, with replacement: about one pass"),
+        )
 
     def close(self) -> None:
         """Close the files open in this process; a later read opens them again."""
         self._blobs.close()
 
 
-@final
-class TokenExtents:
-    """Windows as runs of bytes in the joined tokens of all shards; a :class:`flodl_pipe.sources.protocol.Extents`."""
-
-    def __init__(self, joined: JoinedBytes, windows: Windows, table: ShardTable, check: IdCheck | None) -> None:
-        self._joined, self._check = joined, check
-        self._dtype = np.dtype(table.dtype)
-        self._rows = windows.rows(joined.starts, self._dtype.itemsize)
-        self.num_bytes = joined.num_bytes
-        self.memory = joined.memory
-        self.row_bytes = (windows.seq_len + 1) * self._dtype.itemsize
-
-    def starts(self, indices: IndexArray) -> IndexArray:
-        """Return the first byte of each window in the joined range, int64, shape ``(K,)``."""
-        return self._rows.locate(indices)[1]
-
-    def read(self, start: int, out: ByteArray) -> None:
-        """Fill ``out`` with the joined bytes from ``start`` on; ids are checked as in samples."""
-        self._joined.read(start, out)
-        if not self._check:
-            return
-        # Ids that ``out`` cuts at either end are read whole, to be checked like the others.
-        width = self._dtype.itemsize
-        first, end = start // width * width, -(-(start + len(out)) // width) * width
-        ids = out
-        if (first, end) != (start, start + len(out)):
-            ids = np.empty(end - first, dtype=np.uint8)
-            self._joined.read(first, ids)
-        self._check.require_run(ids.view(self._dtype), first, self._joined)
-
-
-def named(names: Sequence[str]) -> str:
-    """Return up to five names and how many more there are."""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+def _require_starts(starts: str, stride: int | None, tail: str) -> None:
+    if starts not in ("stride", "random"):
+        raise ConfigError.at("source.starts", f"must be stride or random, got {starts!r}")
+    if starts == "random" and stride is not None:
+        raise ConfigError.at(
+            "source.stride", f"must be unset when starts is random, got {stride}: every token can begin a window"
+        )
+    if starts == "random" and tail == "keep":
+        raise ConfigError.at("source.tail", "must be drop when starts is random, got keep: no window is a part of one")
