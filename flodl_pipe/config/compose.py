@@ -34,8 +34,8 @@ __all__ = ["instantiate_engine", "load_config", "run_hydra"]
 
 log = logging.getLogger("flodl_pipe")
 
-# Jobs that only print, and how they log. They leave no folder behind, so they work where nothing can be written.
-_PRINTING = {"plan": "stdout", "schema": "none"}
+# Jobs that leave no run folder behind, and how they log. So those that only print work where nothing can be written.
+_PRINTING = {"fetch": "stdout", "plan": "stdout", "schema": "none"}
 
 _warned: set[Path] = set()
 

@@ -1,12 +1,16 @@
 """Section ``job``: what to do with the pipeline. One model per ``kind``, chosen by ``job=KIND``."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from flodl_pipe.config.base import Count, LocalPath, StrictModel, fault
+from flodl_pipe.config.base import Count, LocalPath, StrictModel, fault, shown
 
-__all__ = ["JobConfig", "PlanJob", "RunJob", "SchemaJob"]
+__all__ = ["FetchJob", "JobConfig", "KnownSetName", "PlanJob", "RunJob", "SchemaJob"]
+
+KnownSetName = Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "shakespeare"]
+"""A data set that can be downloaded."""
 
 
 class RunJob(StrictModel):
@@ -51,6 +55,51 @@ class PlanJob(StrictModel):
     """Plan."""
 
 
+def _set_names(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    known = get_args(KnownSetName)
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        got = ", ".join(map(shown, wrong)) or "an empty list"
+        raise fault(f"must name data sets that can be downloaded ({', '.join(known)}), got {got}")
+    return list(dict.fromkeys(names)) if isinstance(value, list) else value
+
+
+def _mirror(value: Any) -> str:
+    rule = "must be the http or https address of a folder, as in https://host/folder"
+    if not isinstance(value, str):
+        raise fault(f"{rule}, got {shown(value)}")
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+    except ValueError:
+        raise fault(f"{rule}, got {shown(value)}") from None
+    if parts.username is not None or parts.password is not None:
+        raise fault(f"{rule}; leave out the name and password before '@', which would be printed")
+    if not fits or not value.isascii() or not value.isprintable() or " " in value:
+        raise fault(f"{rule}, got {shown(value)}")
+    return value
+
+
+class FetchJob(StrictModel):
+    """Download known data sets into `data_dir`. Needs no recipe when `datasets` is given."""
+
+    kind: Literal["fetch"] = "fetch"
+    """Fetch."""
+
+    datasets: (
+        Annotated[
+            KnownSetName | list[KnownSetName],
+            BeforeValidator(_set_names, json_schema_input_type=KnownSetName | list[KnownSetName]),
+        ]
+        | None
+    ) = None
+    """A name or a list: mnist, fashion_mnist, cifar10, cifar100, shakespeare; null: the set of the source's kind."""
+
+    mirror: Annotated[str, BeforeValidator(_mirror, json_schema_input_type=str)] | None = None
+    """Address to download from instead of the published ones; files lie at `<mirror>/<data set>/<file>`."""
+
+
 class SchemaJob(StrictModel):
     """Print the JSON schema of a recipe. Needs no recipe."""
 
@@ -58,5 +107,5 @@ class SchemaJob(StrictModel):
     """Schema."""
 
 
-JobConfig = Annotated[RunJob | PlanJob | SchemaJob, Field(discriminator="kind")]
+JobConfig = Annotated[RunJob | PlanJob | FetchJob | SchemaJob, Field(discriminator="kind")]
 """The section, told apart by ``kind``."""

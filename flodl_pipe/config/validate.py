@@ -43,7 +43,8 @@ _RULES = {
 }
 
 
-# The schema job reads no data, so it must not ask for any: these sections stand in for ones with unset keys.
+# These jobs read no data, so they must not ask for any: the sections stand in for ones with unset keys.
+_WITHOUT_DATA = ("schema", "fetch")
 _STAND_INS: dict[str, dict[str, Any]] = {
     "source": {"kind": "token_shards", "seq_len": 1},
     "loader": {"batch_size": 1},
@@ -133,7 +134,7 @@ def validate(plain: dict[str, Any], where: Where = lambda _: None, recipes: Sequ
     """
     unset = _take_unset(plain)
     job = plain.get("job")
-    if isinstance(job, dict) and job.get("kind") == "schema":
+    if isinstance(job, dict) and job.get("kind") in _WITHOUT_DATA:
         plain |= {str(key[0]): _STAND_INS[str(key[0])] for key in unset if key[0] in _STAND_INS}
         unset = [key for key in unset if key[0] not in _STAND_INS]
     problems = [
