@@ -2,16 +2,17 @@
 
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.reports.figures import plural
-from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sampling.steps import DropLast, Steps
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.units import format_bytes
 
-__all__ = ["fields", "last_batch", "tokens_per_sample", "told"]
+__all__ = ["fields", "last_batch", "last_batch_of_a_stream", "tokens_per_sample", "told"]
 
 
-def told(source: Source) -> tuple[tuple[str, str], ...]:
+def told(source: Source | Stream) -> tuple[tuple[str, str], ...]:
     """Return what a source tells about itself, as pairs of name and value."""
-    if isinstance(source, BundledSource):
+    if isinstance(source, BundledSource | Stream):
         return tuple((fact.name, fact.value) for fact in source.facts())
     return (("source", f"{type(source).__name__}, {plural(len(source), 'sample')}"),)
 
@@ -24,6 +25,13 @@ def fields(spec: SampleSpec) -> str:
     """
     parts = [f"{field.name} {field.dtype} {'x'.join(map(str, field.shape))}".rstrip() for field in spec]
     return f"{', '.join(parts)}; {format_bytes(spec.row_bytes)} a row"
+
+
+def last_batch_of_a_stream(drop_last: DropLast) -> str:
+    """Return what becomes of the samples at the end of a stream."""
+    if drop_last is True:
+        return "samples at the end that fill no batch are left out (sampling.drop_last=true)"
+    return "the last batch of each epoch may be short (sampling.drop_last=false)"
 
 
 def last_batch(steps: Steps) -> str:
@@ -48,7 +56,7 @@ def last_batch(steps: Steps) -> str:
     )
 
 
-def tokens_per_sample(source: Source) -> int:
+def tokens_per_sample(source: Source | Stream) -> int:
     """Return the tokens of a sample: of integer inputs with targets of the same one-dimensional shape, else 0."""
     shapes = {field.name: field.shape for field in source.delivered if field.dtype == "int64"}
     shape = shapes.get("input")

@@ -11,7 +11,7 @@ from typing import Literal, final
 
 from flodl_pipe.config.job import RunJob
 from flodl_pipe.errors import FlodlPipeError, ResumeError
-from flodl_pipe.jobs.describe import last_batch
+from flodl_pipe.jobs.describe import last_batch, last_batch_of_a_stream
 from flodl_pipe.jobs.interrupt import Interrupt
 from flodl_pipe.jobs.save_file import SavedRun, read_saved, write_saved
 from flodl_pipe.keyed.digest import Digest
@@ -45,7 +45,7 @@ class Drain:
 
     Attributes:
         steps_before: Steps before this start.
-        last_step: Steps of the whole run when it will be done.
+        last_step: Steps of the whole run when it will be done; None where a stream's end decides.
         epoch: The epoch it stands in.
         memory: Memory, looked at while it runs.
         took_s: Seconds the loop took so far.
@@ -65,8 +65,11 @@ class Drain:
         self.steps_before = self._before.num_steps
         self.epoch = int(self._before.loader.get("epoch", 0))
         self._position = int(self._before.loader.get("position", 0))
-        self._steps = Steps(loader.num_samples, loader.global_batch_size, drop_last)
-        self.last_step = self.steps_before + self._steps_left()
+        self._drop_last = drop_last
+        # A stream's steps are not known before its end.
+        picks = loader.num_picks
+        self._steps = None if picks is None else Steps(picks, loader.global_batch_size, drop_last)
+        self.last_step = self._last_step()
         self.memory = MemoryPeak()
         self.took_s = 0.0
         self.first_batch_at: float | None = None
@@ -92,7 +95,7 @@ class Drain:
     @property
     def last_batch(self) -> str:
         """What happens at an epoch's end, in words."""
-        return last_batch(self._steps)
+        return last_batch_of_a_stream(self._drop_last) if self._steps is None else last_batch(self._steps)
 
     @property
     def digest(self) -> str:
@@ -125,7 +128,7 @@ class Drain:
 
     def _run(self, view: ProgressView, interrupt: Interrupt) -> End:
         self._began = time.perf_counter()
-        if self.last_step == self.steps_before:
+        if self.last_step == self.steps_before or self.epoch >= self._job.epochs:
             return "nothing left"
         for epoch in range(self.epoch, self._job.epochs):
             self.epoch = epoch
@@ -140,15 +143,15 @@ class Drain:
     def _pass(self, view: ProgressView, interrupt: Interrupt) -> None:
         """Take the batches of one epoch."""
         job, loader = self._job, self._loader
-        steps_left = self._steps.num_steps(self._position)
-        if not steps_left:  # a loaded place may be an epoch's end
+        steps_left = None if self._steps is None else self._steps.num_steps(self._position)
+        if steps_left == 0:  # a loaded place may be an epoch's end
             return
         look_at = 0.0
         for _ in loader.epoch(self.epoch):
             if self.first_batch_at is None:
                 self.first_batch_at = time.perf_counter()
             self._num_steps += 1
-            steps_left -= 1
+            steps_left = None if steps_left is None else steps_left - 1
             if job.step_time_s:
                 interrupt.sleep(job.step_time_s)
             now = time.perf_counter()
@@ -159,16 +162,22 @@ class Drain:
             if job.save_every_steps is not None and self.num_steps % job.save_every_steps == 0:
                 self._save()
             if interrupt.asked is not None or self.num_steps == job.max_steps:
+                if steps_left != 0:
+                    return
                 break
-        if not steps_left:
-            view.epoch_done(self.moment())
+        view.epoch_done(self.moment())
 
-    def _steps_left(self) -> int:
+    def _last_step(self) -> int | None:
+        if self._steps is None:
+            return None if self._job.max_steps is None else max(self._job.max_steps, self.steps_before)
+        return self.steps_before + self._steps_left(self._steps)
+
+    def _steps_left(self, steps: Steps) -> int:
         """Steps from the loaded place to the end of the run."""
         left = 0
         if self.epoch < self._job.epochs:
             later = self._job.epochs - self.epoch - 1
-            left = self._steps.num_steps(self._position) + later * self._steps.num_steps()
+            left = steps.num_steps(self._position) + later * steps.num_steps()
         if self._job.max_steps is not None:
             left = min(left, max(0, self._job.max_steps - self.steps_before))
         return left

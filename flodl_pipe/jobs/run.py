@@ -90,23 +90,25 @@ def _start_from(job: RunJob) -> SavedRun | None:
 
 
 def _say_start(loader: Loader, drain: Drain, job: RunJob) -> None:
-    _log.info(
-        "%s, %s of %s an epoch; %s",
-        plural(loader.num_samples, "sample"),
-        plural(loader.num_batches, "step"),
-        plural(loader.global_batch_size, "row"),
-        drain.last_batch,
-    )
+    rows = plural(loader.global_batch_size, "row")
+    if loader.num_picks is None:
+        _log.info("a stream of unknown length, in steps of %s; %s", rows, drain.last_batch)
+    else:
+        samples, steps = plural(loader.num_samples, "sample"), plural(loader.num_batches, "step")
+        _log.info("%s, %s of %s an epoch; %s", samples, steps, rows, drain.last_batch)
     _log.info("%s: %s", *loader.mode)
     if drain.steps_before:
-        left = drain.last_step - drain.steps_before
+        to_go = "the stream's end is not known"
+        if drain.last_step is not None:
+            left = drain.last_step - drain.steps_before
+            to_go = f"{plural(left, 'step')} to go" if left else "nothing is left to do"
         _log.info(
             "resumed from %s after %s, in epoch %d of %d; %s",
             job.resume,
             plural(drain.steps_before, "step"),
             min(drain.epoch + 1, job.epochs),
             job.epochs,
-            f"{plural(left, 'step')} to go" if left else "nothing is left to do",
+            to_go,
         )
 
 
@@ -132,7 +134,7 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         peak_rss_bytes=peak_rss_bytes(),
         peak_anonymous_bytes=drain.memory.most_bytes,
         start_anonymous_bytes=drain.memory.start_bytes,
-        granted=(("ring", loader.plan.ring_bytes), ("resident set", loader.plan.resident_bytes)),
+        granted=loader.granted(),
         digest=drain.digest,
         cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",
     )
@@ -149,4 +151,5 @@ def _end_in_words(end: End, drain: Drain, job: RunJob) -> str:
             limit += f" and job.max_steps={job.max_steps}"
         return f"nothing was left to do: the run was complete already, {limit}"
     how = "its place is lost" if job.save is None else f"go on with job.resume={job.save}"
-    return f"interrupted after {plural(drain.num_steps, 'step')} of {drain.last_step:,}; {how}"
+    of = "" if drain.last_step is None else f" of {drain.last_step:,}"
+    return f"interrupted after {plural(drain.num_steps, 'step')}{of}; {how}"

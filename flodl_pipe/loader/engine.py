@@ -144,6 +144,10 @@ class Engine:
         self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
         return self._reading
 
+    def granted(self) -> tuple[tuple[str, int], ...]:
+        """Return the bytes of memory granted, by purpose."""
+        return tuple(self._ledger.grants(self._owner).items())
+
     def start_resident(self) -> None:
         """Begin to load the resident set, now that the first batch has been served."""
         if self._resident is not None and self.plan.num_readers:

@@ -5,6 +5,7 @@ import torch
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["LoaderFacts"]
 
@@ -13,7 +14,7 @@ class LoaderFacts:
     """The read-only side of :class:`flodl_pipe.Loader`: answers of its source and its engine."""
 
     _engine: Feed
-    _source: Source
+    _source: Source | Stream
 
     def __len__(self) -> int:
         return self.num_batches
@@ -37,6 +38,11 @@ class LoaderFacts:
         return _known(self._engine.num_samples)
 
     @property
+    def num_picks(self) -> int | None:
+        """Positions of an epoch: its samples, or as many as its source mixes or draws; None for a stream."""
+        return self._engine.num_picks
+
+    @property
     def batch_size(self) -> int:
         """Rows of a full batch on this rank."""
         return self._engine.max_rows
@@ -57,7 +63,7 @@ class LoaderFacts:
         return torch.device("cpu")
 
     @property
-    def dataset(self) -> Source:
+    def dataset(self) -> Source | Stream:
         """The source."""
         return self._source
 
@@ -85,6 +91,10 @@ class LoaderFacts:
     def mode(self) -> tuple[str, str]:
         """The mode, and why."""
         return self._engine.mode
+
+    def granted(self) -> tuple[tuple[str, int], ...]:
+        """Return the bytes of memory granted to this loader, by purpose."""
+        return self._engine.granted()
 
     @property
     def plan(self) -> EnginePlan:

@@ -127,6 +127,10 @@ class Feed(Protocol):
         """
         ...
 
+    def granted(self) -> tuple[tuple[str, int], ...]:
+        """Return the bytes of memory granted, by purpose."""
+        ...
+
     def start_resident(self) -> None:
         """Begin to load the resident set, now that the first batch has been served."""
         ...

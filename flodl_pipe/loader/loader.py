@@ -20,6 +20,7 @@ from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["Loader"]
 _log = logging.getLogger("flodl_pipe")
@@ -64,7 +65,7 @@ class Loader(LoaderFacts):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Stream,
         *,
         batch_size: int,
         global_batch_size: int | None = None,

@@ -6,18 +6,20 @@ from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.stream_engine import StreamEngine
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["make_feed", "require_source"]
 
 
-def require_source(source: Source) -> Source:
+def require_source(source: Source | Stream) -> Source | Stream:
     """Return the source, once it has proved to be one.
 
     Raises:
         LoaderError: if it lacks a part of the source contract.
     """
-    if isinstance(source, Source):
+    if isinstance(source, Source | Stream):
         return source
     raise LoaderError(
         f"Loader needs a source, an object with spec, delivered, thread_safe, len(), read_into(), deliver() and "
@@ -27,7 +29,7 @@ def require_source(source: Source) -> Source:
 
 
 def make_feed(
-    source: Source,
+    source: Source | Stream,
     config: LoaderConfig,
     sampling: SamplingConfig,
     *,
@@ -50,4 +52,8 @@ def make_feed(
         SourceError: if the source is empty.
         StagingError: if memory is refused.
     """
+    if not isinstance(source, Source):
+        return StreamEngine(
+            source, config, sampling, global_batch=global_batch, context=context, keep_digest=keep_digest
+        )
     return Engine(source, config, sampling, global_batch=global_batch, context=context, keep_digest=keep_digest)

@@ -6,15 +6,14 @@ them; they are daemons, and an exit hook stops what is still alive before the in
 With no readers the loop reads for itself inside ``next()``: no thread exists, and breakpoints work.
 """
 
-import atexit
 import contextlib
 import os
 import threading
 import time
-import weakref
 from typing import final
 
 from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.at_exit import stop_at_exit
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.groups import Group, SequenceTable
 from flodl_pipe.loader.lookahead import Lookahead
@@ -23,8 +22,6 @@ from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
 
 __all__ = ["Reading"]
-
-_alive: "weakref.WeakSet[Reading]" = weakref.WeakSet()
 
 
 @final
@@ -70,7 +67,7 @@ class Reading:
             new_group=self._new_group,
         )
         self._threads: list[threading.Thread] = []
-        _alive.add(self)
+        stop_at_exit(self)
         for number in range(plan.num_readers):
             thread = threading.Thread(target=self._read, name=f"flodl_pipe-reader-{number}", daemon=True)
             try:
@@ -174,11 +171,3 @@ class Reading:
             if not by_loop:
                 self._pace.reader_took(time.thread_time() - began_s, group.num_steps)
             self._table.finish(group)
-
-
-def _stop_all() -> None:
-    for reading in list(_alive):
-        reading.stop()
-
-
-atexit.register(_stop_all)

@@ -44,7 +44,7 @@ class ProgressView(Protocol):
 
 
 def progress_view(
-    choice: Literal["auto"] | bool, file: TextIO, *, start: Moment, num_epochs: int, last_step: int
+    choice: Literal["auto"] | bool, file: TextIO, *, start: Moment, num_epochs: int, last_step: int | None
 ) -> ProgressView:
     """Return the view that a config asks for.
 
@@ -54,7 +54,7 @@ def progress_view(
         file: Where to show it, standard error.
         start: Where the run stands when its loop begins.
         num_epochs: Epochs of the whole run.
-        last_step: Steps of the whole run when it will be done.
+        last_step: Steps of the whole run when it will be done; None where nobody knows (streams).
     """
     if choice is False:
         return _Silent()
@@ -63,8 +63,10 @@ def progress_view(
     return _Lines(file, start, num_epochs, last_step)
 
 
-def _left_s(recent: Recent, moment: Moment, last_step: int) -> float | None:
+def _left_s(recent: Recent, moment: Moment, last_step: int | None) -> float | None:
     steps_per_s = recent.steps_per_s
+    if last_step is None:
+        return None
     return (last_step - moment.num_steps) / steps_per_s if steps_per_s else None
 
 
@@ -91,7 +93,7 @@ class _Silent(_NoContext):
 class _Lines(_NoContext):
     """Plain lines: one every few seconds, and one for each epoch."""
 
-    def __init__(self, file: TextIO, start: Moment, num_epochs: int, last_step: int) -> None:
+    def __init__(self, file: TextIO, start: Moment, num_epochs: int, last_step: int | None) -> None:
         self._file = file
         self._num_epochs = num_epochs
         self._last_step = last_step
@@ -103,13 +105,13 @@ class _Lines(_NoContext):
         self._recent.add(moment)
         if moment.at_s - self._last_line_s < LINE_EVERY_S:
             return
-        recent = self._recent
-        self._say(
-            moment,
-            f"step {moment.num_steps:,} of {self._last_step:,} ({100 * moment.num_steps // self._last_step} %), "
-            f"{rate(recent.samples_per_s)} samples/s, waiting {share(recent.wait_s, recent.span_s)}, "
-            f"{clock(_left_s(recent, moment, self._last_step))} left",
-        )
+        recent, last = self._recent, self._last_step
+        of, left = "", ""
+        if last is not None:
+            of = f" of {last:,} ({100 * moment.num_steps // last} %)"
+            left = f", {clock(_left_s(recent, moment, last))} left"
+        speed = f"{rate(recent.samples_per_s)} samples/s, waiting {share(recent.wait_s, recent.span_s)}"
+        self._say(moment, f"step {moment.num_steps:,}{of}, {speed}{left}")
 
     def epoch_done(self, moment: Moment) -> None:
         begin = self._epoch_start
@@ -133,7 +135,7 @@ class _Lines(_NoContext):
 class _Bar:
     """One bar over the whole run."""
 
-    def __init__(self, file: TextIO, start: Moment, num_epochs: int, last_step: int) -> None:
+    def __init__(self, file: TextIO, start: Moment, num_epochs: int, last_step: int | None) -> None:
         self._num_epochs = num_epochs
         self._last_step = last_step
         self._recent = Recent(start)
@@ -142,7 +144,7 @@ class _Bar:
         self._bar = Progress(
             TextColumn("{task.fields[epoch]}"),
             BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.percentage:>3.0f} %" if last_step is not None else "step {task.completed:,}"),
             TextColumn("{task.fields[speed]}", justify="right"),
             TextColumn("{task.fields[wait]}", justify="right"),
             TextColumn("{task.fields[left]}", justify="right"),
@@ -187,5 +189,5 @@ class _Bar:
             "epoch": f"epoch {moment.epoch + 1}/{self._num_epochs}",
             "speed": f"{speed} samples/s",
             "wait": f"waiting {wait} %",
-            "left": f"{clock(left_s)} left",
+            "left": f"{clock(left_s)} left" if self._last_step is not None else "",
         }

@@ -1,0 +1,110 @@
+"""What the loader of a stream will be, worked out from knobs and probes: nothing is read, granted or started."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import ConfigError, StagingError
+from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
+from flodl_pipe.loader.slots import SlotLayout
+from flodl_pipe.loader.stream_steps import StreamSteps
+from flodl_pipe.memory.budget import host_share
+from flodl_pipe.memory.ledger import process_ledger
+from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.sources.stream_protocol import Stream
+
+__all__ = ["StreamOutline", "outline_stream"]
+
+NO_TIERS = "a stream has no index, so no memory tier can hold its samples"
+
+
+@final
+@dataclass(frozen=True)
+class StreamOutline:
+    """The loader of a stream on paper.
+
+    Attributes:
+        source: The data.
+        order_tag: What decides the order.
+        turn_rows: Rows that a lane gives before the next one's turn.
+        stream: Identity of the stream.
+        layout: Where each delivered field of a step lies.
+        plan: Ring and reader, and what they take.
+    """
+
+    source: Stream
+    order_tag: str
+    turn_rows: int
+    stream: StreamIdentity
+    layout: SlotLayout
+    plan: EnginePlan
+
+
+def outline_stream(
+    source: Stream, config: LoaderConfig, sampling: SamplingConfig, *, global_batch: int, context: RunContext
+) -> StreamOutline:
+    """Work out how a stream would be served here and now.
+
+    Args:
+        source: The data.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        global_batch: Rows of a step over all ranks.
+        context: Rank and world size.
+
+    Raises:
+        ConfigError: if there are more ranks than lanes, or ``drop_last`` is ``pad``.
+        StagingError: if the mode is forced to be resident, or memory would be refused.
+    """
+    if sampling.drop_last == "pad":
+        raise ConfigError.at(
+            "sampling.drop_last",
+            "pad repeats the epoch's head, which a stream does not keep; use true or false",
+        )
+    if config.mode == "resident":
+        raise StagingError(f"loader.mode=resident, but {NO_TIERS}; use loader.mode=auto or streaming")
+    if context.world_size > source.num_lanes:
+        raise ConfigError.at(
+            "source.lanes",
+            f"the stream has {source.num_lanes} logical shards (lanes), fewer than the {context.world_size} ranks, and "
+            "each rank reads lanes of its own; give more files and set source.lanes, or start fewer ranks",
+        )
+    steps = StreamSteps(
+        global_batch, sampling.drop_last, epoch=0, position=0, rank=context.rank, world_size=context.world_size
+    )
+    layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
+    estimate = source.num_samples_estimate
+    sizes = Sizes(
+        step_rows=steps.max_rows,
+        num_steps=1 << 61 if estimate is None else max(1, estimate // global_batch),
+        stored_row_bytes=source.spec.row_bytes,
+        slot_bytes=layout.slot_bytes,
+        resident_bytes=0,
+        thread_safe=False,
+        tiers_off=NO_TIERS,
+    )
+    # Rows of a stream come one after the other: one reader, or the loop itself.
+    readers = config.readers if config.readers == "auto" else min(config.readers, 1)
+    held_bytes = process_ledger().held_bytes + source.buffer_bytes
+    memory = probe_host()
+    plan = plan_engine(
+        Knobs(config.mode, config.prefetch, readers),
+        sizes,
+        share=host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes),
+        held_bytes=held_bytes,
+        available_bytes=memory.available_bytes,
+        num_cpus=num_cpus(),
+    )
+    shuffle = f"shuffled seed={sampling.seed}" if sampling.shuffle else "in storage order"
+    order_tag = f"stream {source.tag} {shuffle}"
+    return StreamOutline(
+        source=source,
+        order_tag=order_tag,
+        turn_rows=-(-global_batch // source.num_lanes),
+        stream=StreamIdentity(source, order_tag, global_batch),
+        layout=layout,
+        plan=replace(plan, group_steps=1, handover_group_steps=1, step_parts=1),
+    )
