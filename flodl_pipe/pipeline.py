@@ -8,7 +8,9 @@ from flodl_pipe.config.root import Config
 from flodl_pipe.errors import ClusterError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.outline import Outline, first_global_batch, outline_engine
+from flodl_pipe.loader.stream_outline import StreamOutline, outline_stream
 from flodl_pipe.sources.build import build_source
+from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["build_loader", "load", "outline"]
 
@@ -67,7 +69,7 @@ def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
     )
 
 
-def outline(cfg: Config) -> Outline:
+def outline(cfg: Config) -> Outline | StreamOutline:
     """Work out what :func:`build_loader` would make of a config: headers are read, nothing is granted or started.
 
     Args:
@@ -82,7 +84,10 @@ def outline(cfg: Config) -> Outline:
     context = _alone()
     source = build_source(cfg.source, cfg.data_dir)
     global_batch = first_global_batch(cfg.loader, context)
-    return outline_engine(source, cfg.loader, cfg.sampling, global_batch=global_batch, context=context)
+    sections = cfg.loader, cfg.sampling
+    if isinstance(source, Stream):
+        return outline_stream(source, *sections, global_batch=global_batch, context=context)
+    return outline_engine(source, *sections, global_batch=global_batch, context=context)
 
 
 def _alone() -> RunContext:

@@ -69,3 +69,10 @@ class SourceSection(StrictModel):
     def field_names(self) -> tuple[str, ...] | None:
         """Return the names of the fields that are delivered, in order; None where only the data can tell."""
         return None
+
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Return what was set and has no effect, or another one than asked: keys, and what to say about them."""
+        values = dict(self)
+        if values.get("path") is None or values.get("if_missing") in (None, "error"):
+            return ()
+        return (("if_missing", f"{values['if_missing']}, no effect: source.path is set"),)

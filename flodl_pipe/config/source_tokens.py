@@ -88,3 +88,8 @@ class TokenShardsConfig(SourceSection):
 
     def field_names(self) -> tuple[str, ...]:
         return ("input", "target", "document", "position") if self.documents else ("input", "target")
+
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        if self.dtype is None or self.format != "npy":
+            return super().notes()
+        return (*super().notes(), ("dtype", f"{self.dtype}, compared with the files' headers"))

@@ -7,13 +7,15 @@ figures come from the same outline that a loader is built from, and what a run w
 import sys
 
 from flodl_pipe.config.root import Config
-from flodl_pipe.config.source_records import RecordsConfig
 from flodl_pipe.jobs.describe import fields, last_batch, told
+from flodl_pipe.jobs.plan_stream import plan_stream_sections
 from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.stream_outline import StreamOutline
 from flodl_pipe.pipeline import outline
 from flodl_pipe.reports.figures import plural, size
 from flodl_pipe.reports.tables import Section, print_sections
 from flodl_pipe.sources.protocol import BundledSource
+from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.units import format_bytes
 
 __all__ = ["main", "plan_sections"]
@@ -32,9 +34,13 @@ def main(config: Config) -> None:
     """
     found = outline(config)
     try:
-        print_sections(plan_sections(config, found), sys.stdout)
+        if isinstance(found, StreamOutline):
+            sections = plan_stream_sections(config, found)
+        else:
+            sections = plan_sections(config, found)
+        print_sections(sections, sys.stdout)
     finally:
-        if isinstance(found.source, BundledSource):
+        if isinstance(found.source, BundledSource | Stream):
             found.source.close()
 
 
@@ -70,6 +76,8 @@ def _source(config: Config, found: Outline) -> Rows:
 
 def _steps(config: Config, found: Outline) -> Rows:
     steps = found.steps
+    num_picks, num_samples = steps.num_picks, len(found.source)
+    drawn = (("picks an epoch", f"{num_picks:,} of {num_samples:,} samples"),) if num_picks != num_samples else ()
     decides = "loader.batch_size" if config.loader.global_batch_size is None else "loader.global_batch_size"
     return (
         ("order", found.order.tag),
@@ -77,6 +85,7 @@ def _steps(config: Config, found: Outline) -> Rows:
             "batch",
             f"{plural(steps.global_batch, 'row')} ({decides}), {format_bytes(found.layout.slot_bytes)} delivered",
         ),
+        *drawn,
         ("steps an epoch", f"{steps.num_steps():,}"),
         ("last batch", last_batch(steps)),
     )
@@ -85,9 +94,11 @@ def _steps(config: Config, found: Outline) -> Rows:
 def _memory(found: Outline) -> Rows:
     plan = found.plan
     resident = size(plan.resident_bytes) if plan.resident_bytes else "none"
-    total = plan.ring_bytes + plan.resident_bytes
+    held = (("source", f"{format_bytes(found.held_bytes)}, held by the source itself"),) if found.held_bytes else ()
+    total = plan.ring_bytes + plan.resident_bytes + found.held_bytes
     return (
         ("mode", f"{plan.mode}: {plan.why}"),
+        *held,
         ("resident set", resident),
         ("ring", f"{format_bytes(plan.ring_bytes)}: {plan.num_slots} batches, and the rows of a group per reader"),
         ("together", f"{format_bytes(total)} of {format_bytes(plan.share.num_bytes)} that this process may hold"),
@@ -108,6 +119,8 @@ def _reading(found: Outline) -> Rows:
     epoch_bytes = num_rows * found.source.spec.row_bytes
     if plan.mode == "streaming":
         first = later = f"{format_bytes(epoch_bytes)}, row by row"
+    elif not plan.resident_bytes:
+        first = later = "nothing: batches are gathered from memory"
     else:
         first = f"{format_bytes(plan.resident_bytes)}, front to back"
         if plan.num_readers:
@@ -126,9 +139,5 @@ def _notes(config: Config, found: Outline) -> Rows:
         notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without readers nothing is read ahead"))
     if not config.sampling.shuffle:
         notes.append(("sampling.seed", f"{config.sampling.seed}, no effect on the order: sampling.shuffle=false"))
-    if not isinstance(config.source, RecordsConfig):
-        if config.source.path is not None and config.source.if_missing != "error":
-            notes.append(("source.if_missing", f"{config.source.if_missing}, no effect: source.path is set"))
-        if config.source.dtype is not None and config.source.format == "npy":
-            notes.append(("source.dtype", f"{config.source.dtype}, compared with the files' headers"))
+    notes += [(f"source.{key}", text) for key, text in config.source.notes()]
     return tuple(notes)

@@ -1,0 +1,95 @@
+"""The plan of a stream: what can be told of data that has no index and shows its end only when it gets there."""
+
+from flodl_pipe.config.root import Config
+from flodl_pipe.jobs.describe import fields, last_batch_of_a_stream, told
+from flodl_pipe.loader.stream_outline import StreamOutline
+from flodl_pipe.reports.figures import plural
+from flodl_pipe.reports.tables import Section
+from flodl_pipe.units import format_bytes
+
+__all__ = ["plan_stream_sections"]
+
+Rows = tuple[tuple[str, str], ...]
+
+
+def plan_stream_sections(config: Config, found: StreamOutline) -> tuple[Section, ...]:
+    """Return the plan of a stream, section by section.
+
+    Args:
+        config: The config.
+        found: What a loader would be made of.
+    """
+    return (
+        Section("Source", _source(config, found)),
+        Section("Order and steps", _steps(config, found)),
+        Section("Memory", _memory(found)),
+        Section("Reading", _reading(found)),
+        Section("Notes", _notes(config, found)),
+    )
+
+
+def _source(config: Config, found: StreamOutline) -> Rows:
+    stream = found.source
+    fingerprint, estimate = stream.fingerprint(), stream.num_samples_estimate
+    return (
+        ("kind", config.source.kind),
+        *told(stream),
+        ("samples", "not known before the end" if estimate is None else f"about {estimate:,}, from sizes"),
+        ("stored", fields(stream.spec)),
+        ("delivered", fields(found.layout.spec)),
+        ("fingerprint", fingerprint.digest),
+    )
+
+
+def _steps(config: Config, found: StreamOutline) -> Rows:
+    global_batch, estimate = found.stream.global_batch, found.source.num_samples_estimate
+    decides = "loader.batch_size" if config.loader.global_batch_size is None else "loader.global_batch_size"
+    steps = "not known before the end" if estimate is None else f"about {estimate // global_batch:,}"
+    lanes = plural(found.source.num_lanes, "lane")
+    return (
+        ("order", found.order_tag),
+        ("turns", f"{lanes}, {plural(found.turn_rows, 'row')} from each in turn"),
+        ("batch", f"{plural(global_batch, 'row')} ({decides}), {format_bytes(found.layout.slot_bytes)} delivered"),
+        ("steps an epoch", steps),
+        ("last batch", last_batch_of_a_stream(config.sampling.drop_last)),
+    )
+
+
+def _memory(found: StreamOutline) -> Rows:
+    plan, buffers = found.plan, found.source.buffer_bytes
+    together = f"{format_bytes(plan.ring_bytes + buffers)} of {format_bytes(plan.share.num_bytes)}"
+    return (
+        ("mode", f"{plan.mode}: {plan.why}"),
+        ("stream buffers", format_bytes(buffers)),
+        ("ring", f"{format_bytes(plan.ring_bytes)}: {plan.num_slots} batches, and the rows of one"),
+        ("together", f"{together} that this process may hold"),
+        ("host share", str(plan.share)),
+    )
+
+
+def _reading(found: StreamOutline) -> Rows:
+    plan, estimate = found.plan, found.source.num_samples_estimate
+    every = "all of the data, front to back"
+    if estimate is not None:
+        every += f", about {format_bytes(estimate * found.source.spec.row_bytes)} as rows"
+    if not plan.num_readers:
+        return (
+            ("reader", "none: the training loop reads inside next()"),
+            ("prefetch", "nothing"),
+            ("epochs read", every),
+        )
+    return (
+        ("reader", "1 thread: the rows of a stream come one after the other"),
+        ("prefetch", f"up to {plural(plan.depth, 'batch')} ahead of the loop"),
+        ("epochs read", every),
+    )
+
+
+def _notes(config: Config, found: StreamOutline) -> Rows:
+    loader = config.loader
+    notes = [("loader.vram_max_usage", f"{loader.vram_max_usage:g}, checked; no effect on a CPU")]
+    if loader.readers != "auto" and loader.readers > 1:
+        notes.append(("loader.readers", f"{loader.readers}, read as 1: a stream has one reader"))
+    if loader.prefetch != "auto" and not found.plan.num_readers:
+        notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without a reader nothing is read ahead"))
+    return tuple(notes)
