@@ -1,12 +1,14 @@
-"""What a user writes as a place -> a local path, or a refusal."""
+"""What a user writes as a place -> a local path, or a refusal; remote addresses are taken apart elsewhere."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from flodl_pipe.errors import SourceError
+from flodl_pipe.storage.remote_address import is_remote, redacted
 
-__all__ = ["local_path"]
+__all__ = ["local_path", "require_one_kind"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -39,7 +41,19 @@ def local_path(address: str) -> str:
             f"{address}: after file:// stands {parts.netloc!r}, read as the name of a machine; a local file has "
             "three slashes and its absolute path, file:///folder/file, or give the plain path without file://"
         )
-    raise SourceError(
-        f"{address}: remote addresses ({match[1]}://) are not served yet; copy the data to this machine and give its "
-        "local path"
-    )
+    raise SourceError(f"{redacted(address)}: a place on this machine is needed here; give a local path")
+
+
+def require_one_kind(uris: Sequence[str]) -> None:
+    """Refuse a list of local and remote places.
+
+    Raises:
+        SourceError: naming one of each.
+    """
+    remote = [uri for uri in uris if is_remote(uri)]
+    local = [uri for uri in uris if not is_remote(uri)]
+    if remote and local:
+        raise SourceError(
+            f"one list names {local[0]} on this machine and {redacted(remote[0])} elsewhere; give local places only, "
+            "or remote ones only"
+        )

@@ -6,6 +6,9 @@
   folders that a pattern begins with, as far as they exist, are literal too.
 - In a folder, hidden files (``.name``) are skipped, sub-folders are not entered, and only files with the wanted
   suffixes are taken; everything else is reported as foreign.
+
+Remote addresses follow the same rules, as far as their stores can list (:mod:`flodl_pipe.storage.remote_listing`). A
+list names local places or remote ones, not both.
 """
 
 import errno
@@ -18,7 +21,9 @@ from pathlib import Path
 from typing import final
 
 from flodl_pipe.errors import SourceError
-from flodl_pipe.storage.address import local_path
+from flodl_pipe.storage.address import local_path, require_one_kind
+from flodl_pipe.storage.remote_address import is_remote, redacted
+from flodl_pipe.storage.remote_listing import expand_remote
 
 __all__ = ["Listing", "list_files"]
 
@@ -29,7 +34,7 @@ class Listing:
     """The files of a source.
 
     Attributes:
-        files: Absolute paths, in the order they are read.
+        files: Absolute paths or addresses, in the order they are read.
         foreign: What lay beside them and was left out; folders end with ``/``.
     """
 
@@ -41,21 +46,28 @@ def list_files(path: str | Sequence[str], *, suffixes: Sequence[str]) -> Listing
     """Expand what the user wrote to files.
 
     Args:
-        path: A file, a folder, a glob pattern (``**`` enters sub-folders), or a list of them.
+        path: A file, a folder, a glob pattern (``**`` enters sub-folders), or a list of them; local or remote.
         suffixes: Endings that files of a folder must have, for example ``(".npy",)``; files named one by one or by a
             pattern may be called anything.
 
     Raises:
-        SourceError: if something does not exist, matches nothing, may not be read, or is named twice.
+        SourceError: if something does not exist, matches nothing, may not be read, or is named twice, or if local and
+            remote places are mixed.
     """
-    parts = [_expand(local_path(one), suffixes) for one in ([path] if isinstance(path, str) else path)]
+    paths = [path] if isinstance(path, str) else path
+    remote = any(map(is_remote, paths))
+    require_one_kind(paths)
+    if remote:
+        parts = [Listing(tuple(files), tuple(foreign)) for files, foreign in expand_remote(paths, suffixes)]
+    else:
+        parts = [_expand(local_path(one), suffixes) for one in paths]
     files = tuple(name for part in parts for name in part.files)
     if not files:
         raise SourceError("the list of paths is empty; name at least one file, folder or pattern")
     twice = sorted(name for name in set(files) if files.count(name) > 1) if len(set(files)) < len(files) else ()
     if twice:
-        raise SourceError(f"{twice[0]} is named twice; name each file once")
-    for name in files:
+        raise SourceError(f"{redacted(twice[0]) if remote else twice[0]} is named twice; name each file once")
+    for name in files if not remote else ():
         _require_readable(name)
     return Listing(files, tuple(name for part in parts for name in part.foreign))
 

@@ -130,10 +130,25 @@ def test_a_file_address_is_decoded_and_a_plain_path_is_not(tmp_path: Path) -> No
     assert names(f"{tmp_path}/a%20b.npy") == ["a%20b.npy"]
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/x.npy", "https://host/x.npy", "gs://b/x"])
-def test_a_remote_address_is_refused_with_the_remedy(address: str) -> None:
-    with pytest.raises(SourceError, match=rf"{address}.*not served yet.*local path"):
+def test_addresses_of_a_web_server_are_taken_as_they_are_and_in_order() -> None:
+    addresses = ["https://host/b.npy", "http://host/a%20b.npy?raw=1"]
+    assert list_files(addresses, suffixes=NPY).files == tuple(addresses)
+    with pytest.raises(SourceError, match=r"b\.npy is named twice"):
+        list_files(addresses[:1] * 2, suffixes=NPY)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://host/", "https://host/folder/", "http://host/*.npy", "http://host/[ab].npy"]
+)
+def test_a_folder_or_pattern_of_a_web_server_is_refused_with_the_remedy(address: str) -> None:
+    with pytest.raises(SourceError, match=r"a web server has no listing.*name each object in a list"):
         list_files(address, suffixes=NPY)
+
+
+def test_local_and_remote_places_are_not_mixed(tmp_path: Path) -> None:
+    touch(tmp_path, "a.npy")
+    with pytest.raises(SourceError, match="give local places only, or remote ones only"):
+        list_files([str(tmp_path), "https://host/a.npy"], suffixes=NPY)
 
 
 @pytest.mark.parametrize(

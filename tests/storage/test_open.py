@@ -1,5 +1,6 @@
-"""Addresses that can be opened, and those that cannot yet."""
+"""Addresses that can be opened, and those that cannot."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,16 @@ def test_local_paths_and_file_addresses_are_opened_in_order(tmp_path: Path) -> N
     assert out.tobytes() == b"her"
 
 
+def test_local_and_remote_places_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    with pytest.raises(SourceError, match="give local places only, or remote ones only"):
+        open_blobs([str(tmp_path / "a"), "s3://bucket/key"])
+
+
 @pytest.mark.parametrize("address", ["s3://b/k", "gs://b/k", "az://b/k", "http://h/k", "https://h/k"])
-def test_remote_addresses_are_refused_with_the_remedy(address: str) -> None:
-    with pytest.raises(SourceError, match=rf"{address}.*not served yet; copy the data"):
+def test_remote_addresses_without_the_extra_are_an_error_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(SourceError, match=rf"{address}.*pip install 'flodl-pipe\[remote\]'"):
         open_blobs([address])

@@ -1,0 +1,251 @@
+"""Requests to stores through ``obstore``: what an object is now (HEAD), a part of it (GET), and what lies in a folder.
+
+The client library retries what is worth it (5xx, connections that fail or break, time-outs) with exponential back-off
+and jitter, resumes a body that broke off where the object has an ETag, and refuses an answer with another range than
+was asked for. What it leaves to us, here:
+
+- Every answer must come from the pinned object: ``If-Match`` asks the server, and the answer's size and ETag (or
+  Last-Modified) are compared as well, because many servers ignore the question.
+- A body must have the length of its range; one that broke off without an ETag is asked for again, with back-off.
+- A server that ignores ranges gets small objects fetched whole; larger ones are refused.
+"""
+
+import asyncio
+import os
+import random
+import re
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from flodl_pipe.arrays import ByteArray
+from flodl_pipe.errors import ChangedError, SourceError
+from flodl_pipe.storage.remote_address import RemoteAddress
+from flodl_pipe.storage.remote_errors import (
+    RangeIgnored,
+    StoreError,
+    credential_remedy,
+    explain,
+    range_ignored,
+    scrubbed,
+)
+from flodl_pipe.storage.remote_pins import RemotePin, require_same
+from flodl_pipe.units import format_count
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+    from obstore.store import ObjectStore
+
+__all__ = ["RemoteClient", "RemotePolicy"]
+
+_MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
+_HTTP_REMEDY = "open the address in a browser to see what stands there, and correct source.path"
+
+
+@final
+@dataclass(frozen=True)
+class RemotePolicy:
+    """How much is asked for at once, and how long it may take.
+
+    Attributes:
+        in_flight: Most requests at once, per call.
+        flight_bytes: Most bytes that the requests of one call may have in flight.
+        gap_bytes: See :mod:`flodl_pipe.storage.remote_ranges`.
+        range_bytes: See :mod:`flodl_pipe.storage.remote_ranges`; longer reads are cut into parts of this size.
+        whole_bytes: Largest object that is fetched whole from a server that ignores ranges.
+        connect_timeout_s: Time to make a connection.
+        stall_timeout_s: Time without a byte of an answer.
+        request_timeout_s: Time for one try of a request, its body included.
+        deadline_s: Time for a call as a whole, with all its retries.
+        max_retries: Tries after the first.
+        first_backoff_s: Mean wait before the first of them; each further one waits about twice as long.
+        longest_backoff_s: Longest wait.
+    """
+
+    in_flight: int = 64
+    flight_bytes: int = 64 << 20
+    gap_bytes: int = 64 << 10
+    range_bytes: int = 1 << 20
+    whole_bytes: int = 64 << 20
+    connect_timeout_s: float = 5.0
+    stall_timeout_s: float = 20.0
+    request_timeout_s: float = 60.0
+    deadline_s: float = 180.0
+    max_retries: int = 8
+    first_backoff_s: float = 0.1
+    longest_backoff_s: float = 10.0
+
+
+@final
+class RemoteClient:
+    """The stores open in one process, one per bucket or server.
+
+    Args:
+        policy: Limits and time-outs.
+
+    Attributes:
+        pid: The process it belongs to.
+    """
+
+    def __init__(self, policy: RemotePolicy) -> None:
+        self.pid = os.getpid()
+        self._policy = policy
+        self._stores: dict[tuple[str, str, str], ObjectStore] = {}
+        self._lock = threading.Lock()
+        self._random = random.Random()  # noqa: S311 - jitter; a generator of our own, seeded by the system
+
+    def store(self, address: RemoteAddress) -> "ObjectStore":
+        """Return the store an address lies in, opening it if need be. Nothing is asked over the network.
+
+        Raises:
+            SourceError: if ``obstore`` is missing, or the environment does not say how to reach the store.
+        """
+        key = (address.scheme, address.place, address.query)
+        with self._lock:
+            if key not in self._stores:
+                self._stores[key] = _open_store(address, self._policy)
+            return self._stores[key]
+
+    async def head(self, address: RemoteAddress) -> RemotePin:
+        """Return what the object is now.
+
+        Raises:
+            SourceError: if there is none, or its parts cannot be read one by one.
+        """
+        return RemotePin.of(address, await self._ask(address, {"head": True}, ""))
+
+    async def read(self, address: RemoteAddress, pin: RemotePin, start: int, stop: int, *, whole: bool) -> ByteArray:
+        """Return the bytes ``start .. stop``, uint8, read only.
+
+        Args:
+            address: The object.
+            pin: What it was.
+            start: First byte.
+            stop: Byte after the last, greater than ``start``.
+            whole: Do not ask for a range but for the whole object, and cut it.
+
+        Raises:
+            ChangedError: if the object is not the pinned one any more.
+            RangeIgnored: if the server sends all of a large object instead of the range.
+            SourceError: if it cannot be read.
+        """
+        tries, wait_s = 0, self._policy.first_backoff_s
+        while True:
+            try:
+                return await self._read_once(address, pin, start, stop, whole=whole)
+            except StoreError as failure:
+                if failure.status in (404, 412, 416):
+                    await self.require_unchanged(address, pin)  # which says more than the refusal
+                tries += 1
+                if not failure.retryable or tries > self._policy.max_retries:
+                    raise
+            await asyncio.sleep(wait_s * self._random.uniform(0.5, 1.5))
+            wait_s = min(wait_s * 2, self._policy.longest_backoff_s)
+
+    async def _read_once(
+        self, address: RemoteAddress, pin: RemotePin, start: int, stop: int, *, whole: bool
+    ) -> ByteArray:
+        what = f"bytes {format_count(start)} .. {format_count(stop)}"
+        options: dict[str, object] = {} if whole else {"range": (start, stop)}
+        if pin.strong_etag:
+            options["if_match"] = pin.etag
+        result = await self._ask(address, options, what)
+        require_same(address, pin, RemotePin.of(address, result), what)
+        expected = (0, pin.size) if whole else (start, stop)
+        if tuple(result.range) != expected:
+            raise StoreError(f"{address.shown}, {what}: the server answered with bytes {result.range}; copy the data")
+        try:
+            body = await result.bytes_async()
+        except Exception as error:  # noqa: BLE001 - its text must not be chained: it holds the request
+            failure = explain(error, address, what)
+            failure.retryable = pin.etag is None  # with an ETag, the client has resumed it as often as it may
+        else:
+            found: ByteArray = np.frombuffer(memoryview(body), dtype=np.uint8)
+            if whole and _MARKUP.match(found[:200].tobytes()):
+                raise StoreError(f"{address.shown}: the server sent a web page (a login?) and no data; {_HTTP_REMEDY}")
+            if len(found) == expected[1] - expected[0]:
+                return found[start:stop] if whole else found
+            failure = StoreError(
+                f"{address.shown}, {what}: {format_count(len(found))} bytes came instead of "
+                f"{format_count(expected[1] - expected[0])}; check the server",
+                retryable=True,
+            )
+        raise failure
+
+    async def _ask(self, address: RemoteAddress, options: Any, what: str) -> "GetResult":
+        import obstore  # noqa: PLC0415 - an extra
+
+        store = self.store(address)
+        try:
+            return await obstore.get_async(store, address.key, options=options)
+        except Exception as error:  # noqa: BLE001 - as above
+            ignored = range_ignored(error)
+            failure = explain(error, address, what)
+        raise RangeIgnored if ignored else failure
+
+    async def require_unchanged(self, address: RemoteAddress, pin: RemotePin) -> None:
+        """Compare what the object is now with its pin.
+
+        Raises:
+            ChangedError: if it is gone or differs.
+            SourceError: if the server does not say.
+        """
+        try:
+            now = await self.head(address)
+        except StoreError as failure:
+            if failure.status != 404:
+                raise
+        else:
+            require_same(address, pin, now)
+            return
+        raise ChangedError(f"{address.shown}: deleted or renamed after it was opened ({pin}); restore the object")
+
+
+def _open_store(address: RemoteAddress, policy: RemotePolicy) -> "ObjectStore":
+    try:
+        from obstore import store  # noqa: PLC0415 - an extra
+    except ImportError:
+        missing = True
+    else:
+        missing = False
+    if missing:
+        raise SourceError(
+            f"{address.shown}: remote data needs the package obstore, which is not installed; "
+            "pip install 'flodl-pipe[remote]', or copy the data to this machine"
+        )
+    plain = address.scheme == "http" or _allow_http(address.scheme)
+    options: Any = {
+        "timeout": timedelta(seconds=policy.request_timeout_s),
+        "connect_timeout": timedelta(seconds=policy.connect_timeout_s),
+        "read_timeout": timedelta(seconds=policy.stall_timeout_s),
+        **({"allow_http": True} if plain else {}),
+    }
+    retry: Any = {
+        "max_retries": policy.max_retries,
+        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=policy.first_backoff_s),
+            "max_backoff": timedelta(seconds=policy.longest_backoff_s),
+            "base": 2,
+        },
+    }
+    try:
+        if address.scheme == "s3":
+            return store.S3Store(address.place, client_options=options, retry_config=retry)
+        if address.scheme == "gs":
+            return store.GCSStore(address.place, client_options=options, retry_config=retry)
+        if address.scheme == "az":
+            return store.AzureStore(address.place, client_options=options, retry_config=retry)
+        base = f"{address.scheme}://{address.place}/{f'?{address.query}' if address.query else ''}"
+        return store.HTTPStore(base, client_options=options, retry_config=retry)
+    except Exception as error:  # noqa: BLE001 - its text may hold what the environment says
+        said = scrubbed(str(error))
+    raise SourceError(f"{address.shown}: cannot be opened: {said}; {credential_remedy(address.scheme)}")
+
+
+def _allow_http(scheme: str) -> bool:
+    name = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}.get(scheme, "")
+    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")

@@ -1,0 +1,98 @@
+"""Many requests in flight at once, from one thread, with one deadline for all of them.
+
+The client's calls are asynchronous and run on its own threads; they report to an event loop. The loop lives for one
+call, in the caller's thread, so that a reader thread, a main thread and a notebook cell (whose thread already runs a
+loop) are all served alike, and nothing is left behind.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import final
+
+from flodl_pipe.errors import SourceError
+
+__all__ = ["Overdue", "fly"]
+
+_process: int | None = None
+
+
+@final
+class Overdue(Exception):  # noqa: N818 - worded by whoever knows what was asked for
+    """The deadline passed."""
+
+
+def fly(jobs: Iterable[Callable[[], Awaitable[None]]], *, in_flight: int, deadline_s: float) -> None:
+    """Run jobs, at most ``in_flight`` of them at any time, in the order given; return when all are done.
+
+    The first error ends the others.
+
+    Raises:
+        Overdue: if they are not done after ``deadline_s`` seconds.
+        SourceError: in a process forked from one that has used the client.
+    """
+    _require_own_process()
+    with _outside_other_loops():
+        loop = asyncio.new_event_loop()
+        try:
+            task = loop.create_task(_run(iter(jobs), in_flight, deadline_s))
+            try:
+                loop.run_until_complete(task)
+            except BaseException:
+                task.cancel()
+                with contextlib.suppress(BaseException):
+                    loop.run_until_complete(task)
+                raise
+        finally:
+            loop.close()
+
+
+async def _run(jobs: Iterator[Callable[[], Awaitable[None]]], in_flight: int, deadline_s: float) -> None:
+    async def work() -> None:
+        for job in jobs:
+            await job()
+
+    workers = [asyncio.ensure_future(work()) for _ in range(in_flight)]
+    try:
+        done, late = await asyncio.wait(workers, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
+        for worker in done:
+            worker.result()
+        if late:
+            raise Overdue
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+def _require_own_process() -> None:
+    """Refuse a forked child: the client's threads did not follow it there, and a request would wait for ever."""
+    global _process  # noqa: PLW0603 - the client's threads are as global as this
+    if _process is None:
+        _process = os.getpid()
+    if _process != os.getpid():
+        raise SourceError(
+            f"process {os.getpid()} was forked from process {_process} after that had opened remote data, and cannot "
+            "read any: the threads of the client do not follow a fork. Start processes by 'spawn' or 'forkserver' "
+            "(multiprocessing.get_context('spawn')), or open remote data only in the children"
+        )
+
+
+@contextlib.contextmanager
+def _outside_other_loops() -> Iterator[None]:
+    """Let a loop run in a thread that already runs one, as a notebook's does; that one waits, as for any other call."""
+    outer = asyncio._get_running_loop()  # noqa: SLF001 - documented for those who extend asyncio, like the others here
+    if outer is None:
+        yield
+        return
+    task = asyncio.current_task(outer)
+    if task is not None:
+        asyncio._leave_task(outer, task)  # noqa: SLF001
+    asyncio._set_running_loop(None)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(outer)  # noqa: SLF001
+        if task is not None:
+            asyncio._enter_task(outer, task)  # noqa: SLF001

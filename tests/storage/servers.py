@@ -1,0 +1,157 @@
+"""Servers that tests of remote data start for themselves: a web server, an S3-compatible store, one that misbehaves.
+
+Each is a context manager that yields an address; what is not installed is a visible skip that names the package.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing-id", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": "us-east-1"}
+
+_NGINX = """
+worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; {user}
+events {{ worker_connections 512; }}
+http {{
+    log_format short '$request_method $uri $http_range $status';
+    access_log {folder}/access.log short;
+    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+    {http}
+    server {{ listen 127.0.0.1:{port}; root {root}; etag on; {server} }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_for(address: str, process: subprocess.Popen[Any], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args}: ended with status {process.returncode}")
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"{process.args}: did not answer at {address}")
+
+
+@contextlib.contextmanager
+def running(command: list[str], address: str, **options: Any) -> Iterator[None]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
+        try:
+            wait_for(address, process)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@contextlib.contextmanager
+def nginx(root: Path, folder: Path, *, server: str = "", http: str = "") -> Iterator[str]:
+    """Serve ``root``; config and logs lie in ``folder``. ``server`` and ``http`` are further lines of the config."""
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if not program:
+        pytest.skip("needs a web server: apt-get install nginx-light")
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    user = "user root;" if os.getuid() == 0 else ""
+    text = _NGINX.format(folder=folder, root=root, port=port, server=server, http=http, user=user)
+    (folder / "nginx.conf").write_text(text)
+    address = f"http://127.0.0.1:{port}"
+    command = [program, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "error.log")]
+    with running(command, address):
+        yield address
+
+
+def requests_of(folder: Path, method: str = "GET", count: int | None = None) -> list[str]:
+    """Return what nginx was asked, ``/path bytes=a-b status`` each, besides the question whether it is there; waits for
+    ``count`` of them to be written."""
+    end = time.monotonic() + 5
+    while True:
+        lines = (folder / "access.log").read_text().splitlines()
+        found = [
+            line.removeprefix(f"{method} ") for line in lines if line.startswith(f"{method} ") and "/ - " not in line
+        ]
+        if count is None or len(found) >= count or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """Run an S3-compatible store in memory; yields its endpoint."""
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
+        pytest.skip("needs an S3-compatible server: pip install 'moto[server]'")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    # moto_server has no access to the network, and its own credentials do not matter.
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with running(command, f"{address}/moto-api/", env={**os.environ, "PYTHONWARNINGS": "ignore"}):
+        yield address
+
+
+def put(endpoint: str, path: str, body: bytes | None = None) -> None:
+    """Store an object at ``bucket/key``, or make a bucket."""
+    request = urllib.request.Request(f"{endpoint}/{path}", data=body, method="PUT")
+    request.add_header("Content-Type", "application/octet-stream")
+    request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=testing-id/20260101/us-east-1/s3/aws4_request")
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def fault_module() -> ModuleType:
+    """Load the misbehaving store."""
+    file = SHARED / "cases" / "fault_http.py"
+    if not file.is_file():
+        pytest.skip(f"needs {file}")
+    spec = importlib.util.spec_from_file_location("fault_http", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def fault_server(root: Path) -> Iterator[str]:
+    """Run the misbehaving store in a process of its own."""
+    fault_module()
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    with running([sys.executable, str(SHARED / "cases" / "fault_http.py"), str(root), str(port)], f"{address}/_log"):
+        yield address
+
+
+def asked(address: str, part: str = "") -> list[list[str]]:
+    """Return what the misbehaving store was asked: method, path, range."""
+    with urllib.request.urlopen(f"{address}/_log", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return [found for found in map(json.loads, lines) if part in found[1]]

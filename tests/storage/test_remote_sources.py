@@ -1,0 +1,151 @@
+"""The file-based sources over remote data: the same samples, digests and errors as over local files."""
+
+import multiprocessing
+import queue as queues
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.records import RecordPart, Records
+from flodl_pipe.sources.tokens import TokenShards
+from tests.contract.sources import SourceContract, read_stored
+from tests.storage.servers import nginx
+
+ROOT = Path(__file__).resolve().parents[2]
+SEQ_LEN = 16
+LENGTHS = (3_000, 700, 1_500)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A web server; yields its folder and its address."""
+    root = tmp_path_factory.mktemp("root")
+    with nginx(root, tmp_path_factory.mktemp("server")) as address:
+        yield root, address
+
+
+def shards(folder):
+    """Write raw shards of uint16; returns their ids."""
+    ids = [np.random.default_rng(n).integers(0, 60_000, length).astype("<u2") for n, length in enumerate(LENGTHS)]
+    for number, one in enumerate(ids):
+        (folder / f"part-{number}.bin").write_bytes(one.tobytes())
+    return ids
+
+
+def addresses(site, folder):
+    root, address = site
+    return [f"{address}/{folder.relative_to(root)}/part-{number}.bin" for number in range(len(LENGTHS))]
+
+
+def send_error(source, indices, queue):
+    try:
+        read_stored(source, indices)
+        queue.put("read")
+    except SourceError as error:
+        queue.put(str(error))
+
+
+class TestRemoteTokens(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _site(self, site, monkeypatch):
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        self.site = site
+
+    def make_source(self, folder):
+        served = self.site[0] / folder.name
+        served.mkdir(exist_ok=True)
+        self.ids = shards(served)
+        return TokenShards.open(addresses(self.site, served), seq_len=SEQ_LEN, dtype="uint16")
+
+    def expected(self, source, index):
+        for ids in self.ids:
+            count = (len(ids) - 1) // SEQ_LEN
+            if index < count:
+                window = ids[index * SEQ_LEN : (index + 1) * SEQ_LEN + 1].astype(np.int64)
+                return {"input": window[:-1], "target": window[1:]}
+            index -= count
+        raise AssertionError
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # on purpose: that is what is tested
+    def test_a_forked_child_reads_the_same(self, source, some):
+        """The client's threads do not follow a fork, so here the child gets an error instead of rows, at once."""
+        wanted = read_stored(source, some)
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=send_error, args=(source, some, queue))
+        child.start()
+        try:
+            assert "do not follow a fork" in queue.get(timeout=20)
+        except queues.Empty:
+            child.kill()
+            raise
+        child.join()
+        np.testing.assert_array_equal(read_stored(source, some)["tokens"], wanted["tokens"])
+
+
+def test_tokens_have_the_fingerprint_of_the_local_files(site, tmp_path):
+    served = site[0] / "same"
+    served.mkdir()
+    shards(served)
+    shards(tmp_path)
+    remote = TokenShards.open(addresses(site, served), seq_len=SEQ_LEN, dtype="uint16")
+    local = TokenShards.open(str(tmp_path), seq_len=SEQ_LEN, dtype="uint16")
+    for full in (False, True):
+        assert remote.fingerprint(full=full) == local.fingerprint(full=full)
+    assert remote.facts()[0].value.endswith(f"first {addresses(site, served)[0]}")
+
+
+def test_records_are_read(site):
+    data = np.random.default_rng(0).integers(0, 256, (500, 33), dtype=np.uint8)
+    (site[0] / "records.bin").write_bytes(bytes(7) + data.tobytes())
+    parts = {"label": RecordPart(0, "uint8"), "image": RecordPart(1, "uint8", (4, 8))}
+    source = Records.open(f"{site[1]}/records.bin", record_bytes=33, header_bytes=7, parts=parts)
+    some = np.random.default_rng(1).integers(0, 500, 60)
+    np.testing.assert_array_equal(read_stored(source, some)["record"], data[some])
+    out = source.delivered.empty(60)
+    source.deliver(read_stored(source, some), out)
+    np.testing.assert_array_equal(out["image"].reshape(60, -1), data[some, 1:])
+
+
+def run(argv, folder):
+    import os
+
+    command = [sys.executable, "-m", "flodl_pipe", "+recipe=remote_shards", *argv]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_recipe_runs_and_plans_with_the_digest_of_the_local_files(site, tmp_path):
+    served = site[0] / "recipe"
+    served.mkdir()
+    shards(served)
+    small = ["source.seq_len=16", "loader.batch_size=8", "reports.progress=false"]
+    paths = {
+        "remote": f"source.path=[{','.join(addresses(site, served))}]",
+        "local": f"source.path=[{','.join(str(served / f'part-{n}.bin') for n in range(len(LENGTHS)))}]",
+    }
+    digests = {}
+    for where, path in paths.items():
+        status, out, err = run([path, *small, "job.epochs=2"], tmp_path)
+        assert status == 0, err
+        assert "finished, 2 epochs" in out
+        (digests[where],) = re.findall(r"\b[0-9a-f]{32,64}\b", out)
+        status, out, err = run([path, *small, "job=plan"], tmp_path)
+        assert status == 0, err
+        assert re.search(rf"first\s+{re.escape(site[1] if where == 'remote' else str(served))}", out)
+    assert digests["remote"] == digests["local"]
+
+
+def test_the_recipe_needs_a_path_and_says_what_is_not_there(site, tmp_path):
+    status, _, err = run([], tmp_path)
+    assert (status, "source.path" in err) == (2, True)
+    status, _, err = run([f"source.path={site[1]}/nowhere.bin"], tmp_path)
+    assert status == 2
+    assert f"{site[1]}/nowhere.bin: does not exist: the server says 404 Not Found" in err
+    assert "Traceback" not in err
