@@ -87,10 +87,18 @@ class Transfer:
         self.resumed = False
 
     def __call__(self, url: str, output_file: str, _: Any) -> None:
-        """Download and move the complete file to a path: what pooch calls a downloader."""
+        """Download, and put the complete file at a path: what pooch calls a downloader.
+
+        The partial file stays as a second name of it, so that nothing is lost if the process is ended before the
+        digest is known. :meth:`discard` it then.
+        """
         self.run(url)
-        self._part.replace(output_file)
-        self._note.unlink(missing_ok=True)
+        output = Path(output_file)
+        output.unlink(missing_ok=True)
+        try:
+            output.hardlink_to(self._part)
+        except OSError:  # a file system without second names
+            self._part.replace(output)
 
     def discard(self) -> None:
         """Forget what is there."""

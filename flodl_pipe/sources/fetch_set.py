@@ -22,6 +22,7 @@ from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.download import Refused, Transfer, no_room
 from flodl_pipe.sources.fetch_lock import fetch_lock
 from flodl_pipe.sources.fetched_files import (
+    MANIFEST,
     Found,
     check_file,
     check_member,
@@ -179,7 +180,6 @@ def _retrieved(url: str, file: KnownFile, staging: Path, transfer: Transfer) -> 
     if not transfer.resumed:
         return False
     _log.warning("%s: parts of several tries do not make the file; downloading it from its first byte", url)
-    transfer.discard()
     return retrieve(url, file.sha256, staging, file.name, transfer)
 
 
@@ -187,6 +187,11 @@ def _fetch_archive(
     known: KnownSet, folder: Path, addresses: tuple[str, ...], progress: Progress, there: dict[str, Found]
 ) -> None:
     archive, staging = known.files[0], folder / _STAGING
+    if (folder / MANIFEST).exists() and not read_manifest(known, folder):
+        _log.warning(
+            "%s is damaged or of another archive, and is not used: the files are compared with the archive",
+            folder / MANIFEST,
+        )
     # An archive that somebody put there is used, and stays.
     own = check_file(archive, folder)
     unpacked = sum(SMALL_BYTES if member.num_bytes is None else member.num_bytes for member in known.members)

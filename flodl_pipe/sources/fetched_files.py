@@ -8,7 +8,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import logging
 import os
 import zlib
 from collections.abc import Mapping
@@ -20,11 +19,10 @@ from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.known_sets import Content, KnownFile, KnownSet, Member
 from flodl_pipe.units import format_count
 
-__all__ = ["Found", "check_file", "check_member", "read_manifest", "sync_folder", "write_manifest"]
+__all__ = ["MANIFEST", "Found", "check_file", "check_member", "read_manifest", "sync_folder", "write_manifest"]
 
-_log = logging.getLogger("flodl_pipe")
-
-_MANIFEST = ".fetched.json"
+MANIFEST = ".fetched.json"
+"""Name of the note."""
 _KIND = "flodl_pipe fetch"
 _VERSION = 1
 _CHUNK_BYTES = 1 << 20
@@ -143,19 +141,13 @@ def _unpacked(path: Path, most: int) -> Content | None:
 
 def read_manifest(known: KnownSet, folder: Path) -> dict[str, Content]:
     """Return the noted sizes and digests of the files of an archive, by name; empty if there is no note that holds."""
-    path = folder / _MANIFEST
     try:
-        note = json.loads(path.read_bytes())
+        note = json.loads((folder / MANIFEST).read_bytes())
         files = {name: _content(entry) for name, entry in note["files"].items()}
         holds = (note["kind"], note["version"], note["sha256"]) == (_KIND, _VERSION, known.files[0].sha256)
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        files, holds = {}, False
-    if holds and set(files) == set(known.names()):
-        return files
-    _log.warning("%s is damaged or of another archive, and is not used: the files are compared with the archive", path)
-    return {}
+        return {}
+    return files if holds and set(files) == set(known.names()) else {}
 
 
 def _content(entry: Any) -> Content:
@@ -174,13 +166,13 @@ def write_manifest(known: KnownSet, folder: Path, files: Mapping[str, Content]) 
         "sha256": known.files[0].sha256,
         "files": {name: {"bytes": content.num_bytes, "sha256": content.sha256} for name, content in files.items()},
     }
-    beside = folder / f"{_MANIFEST}.part"
+    beside = folder / f"{MANIFEST}.part"
     with beside.open("w", encoding="utf-8") as file:
         json.dump(note, file, indent=1)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(folder / _MANIFEST)
+    beside.replace(folder / MANIFEST)
     sync_folder(folder)
 
 

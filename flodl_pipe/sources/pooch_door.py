@@ -41,7 +41,10 @@ def retrieve(url: str, sha256: str, folder: Path, name: str, transfer: Transfer)
     except ValueError as error:
         if "does not match" not in str(error):
             raise
-        return False
+        right = False
+    else:
+        right = True
     finally:
         logger.setLevel(level)
-    return True
+    transfer.discard()
+    return right

@@ -147,6 +147,38 @@ def test_a_connection_that_gives_nothing_any_more_is_given_up_and_kept(server, t
     assert names(tmp_path) == ["big.bin"]
 
 
+def test_a_server_that_falls_silent_is_asked_again(server, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(download, "_TIMEOUT_S", 0.3)
+    served = server.serve("a/big.bin", BIG, hold_at=400_000)
+
+    def heal(*_):
+        if len(server.requests) > 1:
+            served.hold_at = None
+            served.release.set()
+
+    fetch(known(f"{server.address}/a/", big_bin=BIG), tmp_path, progress=heal)
+    assert (tmp_path / "big.bin").read_bytes() == BIG
+    assert "timed out" in caplog.text
+    assert [status for *_, status in server.requests][:2] == [200, 206]
+
+
+def test_a_weak_validator_is_no_condition(server, tmp_path):
+    server.serve("a/big.bin", BIG, cut_after=400_000, cuts=1, etag='W/"x"')
+    fetch(known(f"{server.address}/a/", big_bin=BIG), tmp_path)
+    assert server.requests[1] == ("a/big.bin", "bytes=400000-", None, 206)
+
+
+def test_a_fetch_killed_while_the_digest_is_computed_loses_nothing(server, tmp_path):
+    server.serve("a/big.bin", BIG)
+    kill = "import os, pooch.hashes\npooch.core.hash_matches = lambda *a, **k: os.kill(os.getpid(), 9)"
+    done = start(script(f"{server.address}/a/", tmp_path, f"import pooch.core\n{kill}"))
+    done.communicate(timeout=30)
+    assert done.returncode == -9
+    fetch(known(f"{server.address}/a/", big_bin=BIG), tmp_path)
+    assert len(server.requests) == 1
+    assert names(tmp_path) == ["big.bin"]
+
+
 def start_over(server, tmp_path, **faults):
     """Leave a partial file with other bytes than the rest, then change how the server answers."""
     served = server.serve("a/big.bin", BIG)
