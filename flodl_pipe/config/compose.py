@@ -21,6 +21,7 @@ from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from flodl_pipe.config.allow_import import Permission
 from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank, without_folder
 from flodl_pipe.config.base import shown
 from flodl_pipe.config.composition import Composition
@@ -113,8 +114,8 @@ def _warn_of_missing() -> None:
 class _Task:
     """What Hydra calls with each composed config. Pickles, as launchers need, when ``run`` does."""
 
-    def __init__(self, run: Callable[[Config], float | None]) -> None:
-        self.run = run
+    def __init__(self, run: Callable[[Config], float | None], permission: Permission) -> None:
+        self.run, self.permission = run, permission
         self.called = False
         self.value: float | None = None
         self.error: Exception | None = None
@@ -133,7 +134,8 @@ class _Task:
             if not str(word).startswith("hydra.mode=")
         ]
         user = next((s.path for s in settings.runtime.config_sources if s.provider == "command-line"), None)
-        composition = Composition(tuple(words), Path(user) if user else None, settings.job.config_name or "config")
+        name = settings.job.config_name or "config"
+        composition = Composition(tuple(words), Path(user) if user else None, name, self.permission)
         try:
             self.value = self.run(composition.validate(composed))
         except Exception as error:
@@ -180,8 +182,10 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
     arguments = read_arguments(argv)
     _warn_of_missing()
     _warn_of_shadowed(arguments.config_dir)
-    composition = Composition(arguments.words, arguments.config_dir, arguments.config_name)
-    job = _Task(task)
+    # Taken now: a sweeper adds overrides, and Hydra sets variables, that nobody typed.
+    permission = Permission.typed(arguments.words)
+    composition = Composition(arguments.words, arguments.config_dir, arguments.config_name, permission)
+    job = _Task(task, permission)
     if arguments.runs:
         config = composition.config()  # before Hydra makes a run folder: a refused config leaves nothing behind
         if config.job.kind in _PRINTING:

@@ -21,9 +21,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
+from flodl_pipe.config.allow_import import KEY as ALLOW_IMPORT
+from flodl_pipe.config.allow_import import Permission
 from flodl_pipe.config.explain import COMPOSITION_ERRORS, explain
 from flodl_pipe.config.keys import Key, dotted, parse_key
-from flodl_pipe.config.places import conf_dir, recipe_names
+from flodl_pipe.config.places import conf_dir, recipe_names, user_dirs
 from flodl_pipe.config.provenance import setter, trace
 from flodl_pipe.config.recipes import GROUP, register, with_config_dir
 from flodl_pipe.config.root import Config
@@ -44,12 +46,14 @@ class Composition:
         words: Overrides, with ``+recipe=NAME`` spelled out.
         config_dir: The user's config folder, absolute; searched after the built-in one.
         config_name: Primary config.
+        permission: Which modules the user has allowed; None: what ``words`` and the environment say.
         loader: Hydra's loader for this search path.
     """
 
     words: tuple[str, ...]
     config_dir: Path | None = None
     config_name: str = "config"
+    permission: Permission | None = None
     loader: ConfigLoaderImpl = field(init=False, compare=False)
     _places: dict[Key, str] = field(init=False, compare=False, default_factory=dict)
 
@@ -130,10 +134,30 @@ class Composition:
             raise ConfigError.at("", f"{self.config_name} must be a mapping, got {type(plain).__name__}")
         sections = {str(key): value for key, value in plain.items()}
         has_recipe = any(re.match(rf"\+{GROUP}\b", word) for word in self.words)
+        permission = self.permission or Permission.typed(self.words)
+        problems: list[Problem] = []
         try:
-            return validate(sections, self.where, [] if has_recipe else recipe_names(self.config_dir))
+            sections[ALLOW_IMPORT] = permission.modules(
+                sections.get(ALLOW_IMPORT),
+                self.loader,
+                lambda: self._file_line((ALLOW_IMPORT,)),
+                may_be_in_files=self.config_dir is not None or bool(user_dirs()),  # recipes are refused when read
+            )
         except ConfigError as error:
-            raise self._without_noise(error) from None
+            problems += error.problems
+            sections[ALLOW_IMPORT] = []
+        try:
+            config = validate(sections, self.where, [] if has_recipe else recipe_names(self.config_dir))
+        except ConfigError as error:
+            raise self._without_noise(ConfigError([*problems, *error.problems])) from None
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def _file_line(self, key: Key) -> str | None:
+        """Return which line of a user's file sets a key, whatever is merged over it; None when none does."""
+        words = [word for word in self.words if parse_key(word.partition("=")[0].lstrip("+~"))[:1] != key[:1]]
+        return setter(trace(self.loader, self.config_name, words), key)
 
     def _without_noise(self, error: ConfigError) -> ConfigError:
         """Replace the problems of a section whose kind alone was changed on the command line by the one behind them."""

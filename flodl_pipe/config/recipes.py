@@ -25,6 +25,8 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from flodl_pipe.config.allow_import import KEY as ALLOW_IMPORT
+from flodl_pipe.config.allow_import import NOT_IN_A_FILE
 from flodl_pipe.config.places import ENVIRONMENT, conf_dir, display, recipe_dirs, user_dirs
 from flodl_pipe.errors import ConfigError
 
@@ -63,7 +65,7 @@ def _refusal(content: Any, at: tuple[str, ...] = ()) -> tuple[str, str] | None:
             name in ("_target_", "()")
             or (len(path) == 2 and at == ("hydra",) and path[1] not in _HYDRA_KEYS)
             or (len(path) == 3 and below is not None and path[2] not in below)
-            or (at == _SWEEP and str(name).lstrip("+~ \t").startswith("hydra"))
+            or (at == _SWEEP and str(name).lstrip("+~ \t").startswith(("hydra", ALLOW_IMPORT)))
         ):
             return key, f"not allowed in a recipe: {why}"
         found = _refusal(value, path)
@@ -142,6 +144,10 @@ class RecipeSource(FileConfigSource):
         if entry:
             text = f"'{entry}' is not allowed in a recipe: name options of the search path, without '..', '@' or '${{'"
             raise ConfigError.at("defaults", text, display(file))
+        if ALLOW_IMPORT in content:
+            nodes = tree.value if isinstance(tree, yaml.MappingNode) else []
+            line = next((f":{key.start_mark.line + 1}" for key, _ in nodes if key.value == ALLOW_IMPORT), "")
+            raise ConfigError.at(ALLOW_IMPORT, NOT_IN_A_FILE, f"{display(file)}{line}")
         refused = _refusal(content)
         if refused:
             raise ConfigError.at(refused[0], refused[1], display(file))
