@@ -1,0 +1,52 @@
+"""Section ``source``, kind ``custom``: a dataset made by a function of the user's own code."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from flodl_pipe.config.base import fault, shown
+from flodl_pipe.config.source_base import SourceSection
+
+__all__ = ["CustomConfig"]
+
+_FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+
+
+def _factory(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(_FACTORY, value):
+        return value
+    hint = ""
+    if isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value):
+        module, _, name = value.rpartition(".")
+        hint = f". Did you mean '{module}:{name}'?"
+    raise fault(f"must be MODULE:CALLABLE, for example mypkg.data:make_dataset, got {shown(value)}{hint}")
+
+
+def _pure(value: Any) -> Any:
+    if value is False:
+        raise fault(
+            "must be true, got false: datasets that are random on purpose are not served yet; move the randomness out "
+            "of the dataset, to a transform of the batch keyed by batch.pick_keys"
+        )
+    return value
+
+
+class CustomConfig(SourceSection):
+    """A dataset of your own: whatever a function of your code returns."""
+
+    kind: Literal["custom"] = "custom"
+    """Your own."""
+
+    factory: Annotated[str, BeforeValidator(_factory), WithJsonSchema({"type": "string", "pattern": f"^{_FACTORY}$"})]
+    """`MODULE:CALLABLE`, a function or class that returns a dataset or a source. Its module must be allowed on the
+    command line, `allow_import=[MODULE]`, or by `FLODL_PIPE_ALLOW_IMPORT`."""
+
+    args: dict[str, Any] = Field(default={})
+    """Keyword arguments of the factory."""
+
+    thread_safe: bool = False
+    """Whether several threads may read the dataset at once."""
+
+    pure: Annotated[Literal[True], BeforeValidator(_pure)] = True
+    """Whether a sample is the same every time it is read."""

@@ -1,0 +1,55 @@
+"""Kind ``custom``: the dataset that a function of the user's own code returns."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flodl_pipe.config.source_custom import CustomConfig
+from flodl_pipe.errors import ConfigError, FlodlPipeError, LoaderError, SourceError
+from flodl_pipe.sources.adapters import adapt
+from flodl_pipe.sources.imports import import_callable, raised_at
+from flodl_pipe.sources.protocol import Source
+
+__all__ = ["build_custom"]
+
+
+def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source:
+    """Call the factory and return what it made as a source.
+
+    Args:
+        config: The section.
+        allowed: Modules that may be imported; see :mod:`flodl_pipe.config.allow_import`.
+
+    Raises:
+        ConfigError: if the factory is not allowed, is none, or does not take the arguments.
+        SourceError: if importing or calling it raises, or what it returns cannot be read.
+        Exception: what the dataset raises for sample 0, itself.
+    """
+    factory = import_callable(config.factory, allowed, "source.factory")
+    _require_arguments(factory, config)
+    try:
+        made = factory(**copy.deepcopy(config.args))  # it may keep and change them
+    except FlodlPipeError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SourceError(f"source.factory={config.factory} raised {raised_at(error)}") from error
+    if made is None:
+        raise SourceError(f"source.factory={config.factory} returned None; it must return a dataset")
+    try:
+        return adapt(made, thread_safe=config.thread_safe)
+    except LoaderError as error:
+        raise SourceError(f"source.factory={config.factory} returned no dataset: {error}") from None
+
+
+def _require_arguments(factory: Callable[..., Any], config: CustomConfig) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some callables of C code have none; calling them says what is wrong
+        return
+    try:
+        signature.bind(**config.args)
+    except TypeError as error:
+        raise ConfigError.at(
+            "source.args", f"do not fit {config.factory}{signature}: {error}; correct them or the factory"
+        ) from None
