@@ -29,6 +29,7 @@ from flodl_pipe.arrays import Array
 from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.protocol import Blobs
+from flodl_pipe.storage.remote_address import is_remote
 from flodl_pipe.units import format_count
 
 __all__ = ["MegatronIndex", "has_index", "read_index"]
@@ -67,7 +68,7 @@ def has_index(name: str) -> bool:
         SourceError: if there is a file by the index's name that cannot be read.
     """
     index = _index_name(name)
-    if index is None or "://" in name or not os.path.isfile(index):  # noqa: PTH113 - Path.is_file raises where this answers
+    if index is None or is_remote(name) or not os.path.isfile(index):  # noqa: PTH113 - Path.is_file raises where this answers
         return False
     blobs = open_blobs([index])
     return _head(blobs).startswith((_MAGIC, _OLD_MAGIC))

@@ -12,6 +12,7 @@ from pathlib import Path
 from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.address import local_path
 from flodl_pipe.storage.listing import Listing, list_files
+from flodl_pipe.storage.remote_address import is_remote
 
 __all__ = ["SUFFIXES", "list_token_files", "named"]
 
@@ -55,7 +56,7 @@ def _data_file(path: str) -> str:
     """Return ``path``, or the ``.bin`` it is the prefix of."""
     if path.endswith(".idx"):
         raise SourceError(f"{path}: is an index; give the data it belongs to, {path.removesuffix('.idx')}.bin")
-    if "://" in path and not path.startswith("file://"):
+    if is_remote(path):
         return path  # only a folder on this machine can be asked what is in it
     local = local_path(path)
     there = [os.path.exists(name) for name in (local, f"{local}.bin")]  # noqa: PTH110 - Path.exists raises on long names
