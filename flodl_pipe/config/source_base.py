@@ -38,6 +38,8 @@ class SubsetConfig(StrictModel):
     def _rules_go_together(self) -> "SubsetConfig":
         if self.range is not None and self.range[0] >= self.range[1]:
             raise fault(f"must be [first, one past the last], got {self.range}", at=["range"])
+        if self.range is not None and self.indices is not None:
+            raise fault("cannot be set together with indices: each says exactly which samples; keep one", at=["range"])
         if (self.split is None) != (self.take is None):
             missing, there = ("take", "split") if self.take is None else ("split", "take")
             raise fault(f"must be set together with {there}: split names the parts, take the one to use", at=[missing])
