@@ -61,6 +61,7 @@ def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
         readers=section.readers,
         vram_max_usage=section.vram_max_usage,
         ram_max_usage=section.ram_max_usage,
+        check_purity=section.check_purity,
         seed=cfg.sampling.seed,
         shuffle=cfg.sampling.shuffle,
         drop_last=cfg.sampling.drop_last,

@@ -72,3 +72,6 @@ class LoaderConfig(StrictModel):
 
     ram_max_usage: Annotated[float, Field(ge=0.0, le=0.90), BeforeValidator(_share_from(0.0, 0.90))] = 0.50
     """Share of the host memory available at start that the loaders of this host may hold."""
+
+    check_purity: bool = True
+    """Read two samples of the first batch a second time, and refuse a source that gives other bytes then."""

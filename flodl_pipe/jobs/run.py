@@ -63,6 +63,7 @@ def main(config: Config) -> float:
     loader: Loader = instantiate_engine(config, keep_digest=True)
     with loader, Interrupt() as interrupt:
         drain = Drain(loader, job, config.sampling.drop_last, saved)
+        loader.require_epochs(job.epochs if job.max_steps is None else 1)
         _say_start(loader, drain, job)
         view = progress_view(
             config.reports.progress,
@@ -118,6 +119,7 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
     return RunReport(
         end=_end_in_words(end, drain, job),
         source=told(loader.dataset),
+        parts=tuple((name, _part(count, size)) for name, size, count in loader.parts()),
         mode=mode,
         why=why,
         epoch=min(drain.epoch, job.epochs - 1),
@@ -138,6 +140,10 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         digest=drain.digest,
         cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",
     )
+
+
+def _part(count: int, num_samples: int) -> str:
+    return f"{plural(count, 'sample')}, {count / num_samples:.2f} times its {num_samples:,}"
 
 
 def _end_in_words(end: End, drain: Drain, job: RunJob) -> str:

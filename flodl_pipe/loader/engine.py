@@ -22,6 +22,8 @@ from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sampling.mixture_order import MixtureOrder
+from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Engine"]
@@ -89,6 +91,7 @@ class Engine:
             read_lock=self._read_lock,
             step_parts=self.plan.step_parts,
             keep_digest=keep_digest,
+            check_purity=config.check_purity,
         )
         self._reading: Reading | None = None
         self._process = os.getpid()
@@ -130,7 +133,24 @@ class Engine:
 
     def spot(self, cursor: Cursor) -> Spot:
         """Return the place of a cursor; see :class:`flodl_pipe.loader.feed.Feed`."""
+        if isinstance(self._order, MixtureOrder):
+            position = cursor.epoch * self._order.num_picks + cursor.position
+            self._order = self._order.with_history(cursor.mixture, position)
+            self.stream.mixing = self._order
         return Spot(cursor.epoch, cursor.position)
+
+    def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:
+        """Return name, samples and draws so far of each part of a mixture; see :class:`flodl_pipe.loader.feed.Feed`."""
+        ordering = self._source.ordering if isinstance(self._source, BundledSource) else None
+        if not isinstance(ordering, Mixed) or not isinstance(self._order, MixtureOrder):
+            return ()
+        counts = self._order.counts(spot.epoch, spot.position)
+        return tuple((p.name, p.num_samples, count) for p, count in zip(ordering.parts, counts, strict=True))
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Refuse more epochs than the source can serve; see :class:`flodl_pipe.loader.feed.Feed`."""
+        if isinstance(self._order, MixtureOrder):
+            self._order.check_epochs(num_epochs)
 
     def read(self, spot: Spot) -> Reading:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""

@@ -119,6 +119,18 @@ class Feed(Protocol):
         """
         ...
 
+    def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:
+        """Return of each part of a mixture its name, its samples, and how often one of them was drawn up to a place."""
+        ...
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Refuse more epochs than the source can serve.
+
+        Raises:
+            SourceError: naming what runs out, and where.
+        """
+        ...
+
     def read(self, spot: Spot) -> Pass:
         """Start reading an epoch from a place on.
 

@@ -20,10 +20,13 @@ from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.purity import require_pure
 
 __all__ = ["Filler"]
 
 Rows = Mapping[str, Array]
+
+_PURITY_SAMPLES = 2
 
 
 @final
@@ -37,6 +40,7 @@ class Filler:
         read_lock: Held around each read of a source that is not thread-safe.
         step_parts: Parts a step is split into.
         keep_digest: Whether to hash the stored rows of every step.
+        check_purity: Whether to read the first samples twice and compare.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Filler:
         read_lock: contextlib.AbstractContextManager[object],
         step_parts: int,
         keep_digest: bool,
+        check_purity: bool,
     ) -> None:
         self._source = source
         self._bundled = source if isinstance(source, BundledSource) else None
@@ -56,6 +61,7 @@ class Filler:
         self._read_lock = read_lock
         self._step_parts = step_parts
         self._keep_digest = keep_digest
+        self._check_purity = check_purity and __debug__
         self._names = list(zip(source.delivered.names, layout.spec.names, strict=True))
         self._scratch = threading.local()
         self._hash_lock = threading.Lock()
@@ -78,6 +84,13 @@ class Filler:
                 group.fail(error, 0)
             else:
                 self._fill_one_by_one(group, ahead)
+        if self._check_purity and group.error is None:
+            self._check_purity = False  # several readers may come here at once: once more does no harm
+            try:
+                with self._read_lock:
+                    require_pure(self._source, group.picks[:_PURITY_SAMPLES])
+            except Exception as error:  # noqa: BLE001 - as above
+                group.fail(error, 0)
 
     def _fill_one_by_one(self, group: Group, ahead: Lookahead) -> None:
         for step in range(group.num_steps):

@@ -19,8 +19,6 @@ from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
-from flodl_pipe.sources.protocol import Source
-from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["Loader"]
 _log = logging.getLogger("flodl_pipe")
@@ -41,7 +39,8 @@ class Loader(LoaderFacts):
     ends the first. A loader serves one thread.
 
     Args:
-        source: The samples; see :class:`flodl_pipe.Source`.
+        source: A source (:class:`flodl_pipe.Source`), a stream, or a dataset with ``len()`` and ``[index]``, like
+            torch's.
         batch_size: Rows per step on one rank.
         global_batch_size: Rows per step over all ranks; decides when set.
         names: Other names for the batch's fields, in field order.
@@ -51,6 +50,8 @@ class Loader(LoaderFacts):
         readers: Reader threads, or ``"auto"``; 0 reads inside ``next()``.
         vram_max_usage: Share of device memory; no effect on a CPU.
         ram_max_usage: Share of the available host memory that this process's loaders may hold.
+        check_purity: Read two samples of the first batch a second time, and refuse a source that gives other bytes
+            then. Never done under ``python -O``.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh uniform order every epoch, or storage order.
         drop_last: What a last batch that is not full does: ``True`` drops it, ``False`` delivers it short, ``"pad"``
@@ -65,7 +66,7 @@ class Loader(LoaderFacts):
 
     def __init__(
         self,
-        source: Source | Stream,
+        source: object,
         *,
         batch_size: int,
         global_batch_size: int | None = None,
@@ -76,6 +77,7 @@ class Loader(LoaderFacts):
         readers: Literal["auto"] | int = "auto",
         vram_max_usage: float = 0.90,
         ram_max_usage: float = 0.50,
+        check_purity: bool = True,
         seed: int = 42,
         shuffle: bool = True,
         drop_last: Literal[True, False, "pad"] = True,
@@ -94,11 +96,14 @@ class Loader(LoaderFacts):
             readers=readers,
             vram_max_usage=vram_max_usage,
             ram_max_usage=ram_max_usage,
+            check_purity=check_purity,
         )
         self._sampling = check_section(SamplingConfig, "sampling", seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._context = context or RunContext()
         self._source = require_source(source)
-        self._counters = Counters(source.spec.row_bytes, source.delivered.row_bytes, keep_digest=keep_digest)
+        self._counters = Counters(
+            self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
+        )
         self._passes = Passes()
         self._closed = False
         self._iterator: weakref.ref[LoaderIterator] | None = None
@@ -205,6 +210,21 @@ class Loader(LoaderFacts):
             )
             self._rebuild(cursor.global_batch)
         self._passes.load(self._engine.spot(cursor))
+
+    def parts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return of each part of a mixture its name, its samples, and how many were handed out over the whole run.
+
+        Empty for any other source.
+        """
+        return self._engine.parts(self._passes.spot)
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Refuse more epochs than the source can serve: those that a mixture's ``max_epochs`` allow.
+
+        Raises:
+            SourceError: naming the part that runs out, and where.
+        """
+        self._engine.require_epochs(num_epochs)
 
     def statistics(self) -> Statistics:
         """Return what was handed out so far."""

@@ -3,29 +3,24 @@
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.stream_engine import StreamEngine
+from flodl_pipe.sources.adapters import adapt
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["make_feed", "require_source"]
 
 
-def require_source(source: Source | Stream) -> Source | Stream:
-    """Return the source, once it has proved to be one.
+def require_source(thing: object) -> Source | Stream:
+    """Return what a user gave as a source: a source or a stream as it is, a dataset adapted.
 
     Raises:
-        LoaderError: if it lacks a part of the source contract.
+        LoaderError: if it is none of them.
+        SourceError: if it is a dataset without a readable first sample.
     """
-    if isinstance(source, Source | Stream):
-        return source
-    raise LoaderError(
-        f"Loader needs a source, an object with spec, delivered, thread_safe, len(), read_into(), deliver() and "
-        f"fingerprint() (see flodl_pipe.Source), and got {type(source).__name__}; open files with "
-        "flodl_pipe.load(RECIPE), or give an object with these"
-    )
+    return thing if isinstance(thing, Stream) else adapt(thing)
 
 
 def make_feed(

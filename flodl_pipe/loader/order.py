@@ -2,6 +2,8 @@
 
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError
+from flodl_pipe.sampling.drawn import DrawnOrder
+from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
 from flodl_pipe.sources.ordering import Drawn, Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
@@ -21,7 +23,14 @@ def order_for(source: Source, sampling: SamplingConfig) -> Order:
     """
     ordering = source.ordering if isinstance(source, BundledSource) else None
     if isinstance(ordering, Mixed):
-        raise ConfigError.at("source.kind", "mixtures are not served yet")
+        return MixtureOrder(
+            ordering.parts,
+            ordering.schedule,
+            block=ordering.block,
+            num_picks=ordering.num_picks,
+            seed=sampling.seed,
+            shuffle=sampling.shuffle,
+        )
     if isinstance(ordering, Drawn):
         if not sampling.shuffle:
             raise ConfigError.at(
@@ -29,7 +38,7 @@ def order_for(source: Source, sampling: SamplingConfig) -> Order:
                 "false asks for storage order, but this source draws its samples at random, with replacement; leave "
                 "sampling.shuffle at true, or read windows one after the other with source.starts=stride",
             )
-        raise ConfigError.at("source.starts", "random starts are not served yet")
+        return DrawnOrder(len(source), ordering.num_picks, sampling.seed)
     if not sampling.shuffle:
         return SequentialOrder(len(source))
     return UniformOrder(len(source), sampling.seed)

@@ -18,6 +18,7 @@ from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import Steps
 from flodl_pipe.sources.protocol import BundledSource, Source
@@ -95,7 +96,9 @@ def outline_engine(
         source=source,
         order=order,
         steps=steps,
-        stream=StreamIdentity(source, order.tag, global_batch),
+        stream=StreamIdentity(
+            source, order.tag, global_batch, mixing=order if isinstance(order, MixtureOrder) else None
+        ),
         layout=layout,
         plan=plan_engine(
             knobs,

@@ -116,6 +116,13 @@ class StreamEngine:
             return Spot(cursor.epoch, 0)
         return Spot(cursor.epoch, cursor.position, StreamState.from_text(cursor.streams, self._source.num_lanes))
 
+    def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:  # noqa: ARG002 - a stream has no parts
+        """Return nothing: a stream is no mixture."""
+        return ()
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Do nothing: a stream may be read again and again, or says itself that it cannot."""
+
     def read(self, spot: Spot) -> StreamReading:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         self._source.check_unchanged()

@@ -18,6 +18,7 @@ class RunReport:
     Attributes:
         end: How it ended, in words.
         source: What to tell about the data, as pairs of name and value.
+        parts: What came of each part of a mixture, as pairs of name and value; empty for other sources.
         mode: ``resident`` or ``streaming``.
         why: Reason for the mode.
         epoch: Epoch it stands in, counted from 0.
@@ -41,6 +42,7 @@ class RunReport:
 
     end: str
     source: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, str], ...]
     mode: str
     why: str
     epoch: int
@@ -81,8 +83,9 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
             ("cursor", report.cursor),
         ),
     )
+    done = (data, run, Section("Parts", report.parts)) if report.parts else (data, run)
     if report.first_batch_s is None:
-        return data, run, _memory(report)
+        return *done, _memory(report)
     since = " since this start" if report.steps_before else ""
     speed = Section(
         "Speed",
@@ -93,7 +96,7 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
             ("first batch", f"after {format_duration(report.first_batch_s)}, building the loader included"),
         ),
     )
-    return data, run, speed, _memory(report)
+    return *done, speed, _memory(report)
 
 
 def _memory(report: RunReport) -> Section:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flodl_pipe.errors import LoaderError
+from flodl_pipe.errors import LoaderError, SourceError
 from flodl_pipe.loader.loader import Loader
 from tests.loader.sources import Numbers, ids
 
@@ -104,10 +104,30 @@ def test_a_bool_is_saved_as_a_number(loader):
     assert type(loader.state_dict()["epoch"]) is int
 
 
-@pytest.mark.parametrize("source", [[1, 2, 3], "tokens", None])
+@pytest.mark.parametrize("source", ["tokens", None, 3, Numbers])
 def test_what_is_no_source_is_refused(source):
-    with pytest.raises(LoaderError, match=f"got {type(source).__name__}; open files with"):
+    with pytest.raises(LoaderError, match=r"what is taken|open files with|an object of it"):
         Loader(source, batch_size=2)
+
+
+def test_a_dataset_is_adapted():
+    dataset = torch.utils.data.TensorDataset(torch.arange(20).float().reshape(10, 2), torch.arange(10))
+    with Loader(dataset, batch_size=4, drop_last=False) as loader:
+        rows = [(x, y) for x, y in loader]
+    assert sorted(torch.cat([y for _, y in rows]).tolist()) == list(range(10))
+    assert all((x[:, 0] == 2 * y).all() for x, y in rows)
+
+
+def test_a_source_that_changes_its_samples_is_refused_at_the_first_batch():
+    class Impure(Numbers):
+        def read_into(self, indices, rows, out):
+            super().read_into(indices, rows, out)
+            out["values"][rows] += np.uint8(self.reads)
+
+    with pytest.raises(SourceError, match="is not the same when it is read again"):
+        next(iter(Loader(Impure(20), batch_size=4)))
+    with Loader(Impure(20), batch_size=4, check_purity=False) as loader:
+        assert len(list(loader)) == 5
 
 
 def test_a_closed_loader_says_so(loader):
