@@ -48,10 +48,7 @@ class JoinedBytes:
     @property
     def memory(self) -> ByteArray | None:
         """The joined range as one array, where the files are held in memory and in that order; else None."""
-        if not isinstance(self.blobs, MemoryBlobs) or len(self.lengths) != 1:
-            return None
-        start = int(self.offsets[0])
-        return self.blobs.contents[0][start : start + self.num_bytes]
+        return self.blobs.run(self.offsets, self.lengths) if isinstance(self.blobs, MemoryBlobs) else None
 
     @property
     def starts(self) -> IndexArray:
