@@ -8,21 +8,9 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, IndexArray
 from flodl_pipe.errors import SourceError
-from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.protocol import Source
 
-__all__ = ["probe_indices", "require_pure"]
-
-_PROBED = 4
-
-
-def probe_indices(num_samples: int) -> IndexArray:
-    """Return the few samples that are worth checking, int64, ascending: the first, the last and some between.
-
-    >>> len(probe_indices(1000)), probe_indices(2).tolist()
-    (4, [0, 1])
-    """
-    return keyed_choice(num_samples, _PROBED)
+__all__ = ["require_pure"]
 
 
 def require_pure(source: Source, indices: IndexArray) -> None:
