@@ -85,14 +85,35 @@ class Documents:
         ends: BoolArray = tokens[..., :-1] == self.eos
         if self.mask_targets:
             np.copyto(out["target"], PAD_TARGET, where=ends)
-        begins = np.zeros(ends.shape, dtype=np.bool_)
+        begins = np.empty(ends.shape, dtype=np.bool_)
         begins[..., 1:] = ends[..., :-1]
-        place = np.arange(ends.shape[-1])
         if num_tokens is not None:
             # The last token is a target only, so that the inputs end one before it, and padding begins there.
-            padding = num_tokens[..., np.newaxis] - 1
+            place, padding = np.arange(ends.shape[-1]), num_tokens[..., np.newaxis] - 1
             begins &= place < padding
             begins |= place == padding
-        np.cumsum(begins, axis=-1, out=out["document"])
-        first = np.maximum.accumulate(np.where(begins, place, 0), axis=-1)
-        np.subtract(place, first, out=out["position"])
+        begins[..., 0] = True
+        _number(begins, out["document"], out["position"])
+
+
+def _number(begins: BoolArray, document: Array, position: Array) -> None:
+    """Number documents and the tokens in them, given where they begin; every row begins one.
+
+    Both are sums along all rows: of nothing but what the begin of a document changes, and of ones that it sets back.
+    """
+    starts = np.flatnonzero(begins)
+    places = np.arange(len(starts))
+    first_of_row = np.maximum.accumulate(np.where(starts % begins.shape[-1] == 0, places, 0))
+    _sum_up(0, starts, np.diff(places - first_of_row, prepend=0), document)
+    _sum_up(1, starts, 1 - np.diff(starts, prepend=-1), position)
+
+
+def _sum_up(step: int, starts: IndexArray, steps: IndexArray, out: Array) -> None:
+    """Fill ``out`` with the running sum of ``step``, or of ``steps`` at ``starts``."""
+    # In the caller's own memory where that is one run: fresh memory costs several times the arithmetic.
+    flat = out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, dtype=np.int64)
+    flat.fill(step)
+    flat[starts] = steps
+    np.cumsum(flat, out=flat)
+    if not out.flags.c_contiguous:
+        np.copyto(out, flat.reshape(out.shape))
