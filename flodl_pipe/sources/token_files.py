@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.megatron import has_index
 from flodl_pipe.storage.address import local_path
 from flodl_pipe.storage.listing import Listing, list_files
 from flodl_pipe.storage.remote_address import is_remote
@@ -40,9 +41,10 @@ def list_token_files(path: str | Sequence[str], file_format: str) -> Listing:
     if file_format == "megatron":
         paths = [_data_file(one) for one in paths]
     listing = list_files(paths, suffixes=SUFFIXES.get(file_format, ()))
-    if file_format not in ("auto", "megatron"):
+    if file_format not in ("auto", "megatron") or not any(name.endswith(".idx") for name in listing.foreign):
         return listing
-    indexes = {Path(name).with_suffix(".idx").name for name in listing.files if name.endswith(".bin")}
+    pairs = [name for name in listing.files if name.endswith(".bin") and (file_format == "megatron" or has_index(name))]
+    indexes = {Path(name).with_suffix(".idx").name for name in pairs}
     return Listing(listing.files, tuple(name for name in listing.foreign if name not in indexes))
 
 

@@ -103,6 +103,7 @@ def test_auto_knows_a_set_by_its_index(tmp_path: Path) -> None:
     (tmp_path / "b.idx").write_bytes(b"some other index")
     source = open_set(tmp_path, file_format="auto", dtype="int32")
     assert "2 (megatron, raw)" in facts(source)["files"]
+    assert facts(source)["not token files"] == "b.idx"
     np.testing.assert_array_equal(read_stored(source, [0])["tokens"][0], tokens[:17])
     with pytest.raises(SourceError, match=r"a\.bin: holds int32, but source\.dtype says uint16"):
         open_set(tmp_path / "a.bin", file_format="auto", dtype="uint16")
