@@ -1,26 +1,14 @@
 """Section ``source``, kind ``custom``: a dataset made by a function of the user's own code."""
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from flodl_pipe.config.base import fault, shown
+from flodl_pipe.config.base import fault
+from flodl_pipe.config.callable_path import CallablePath
 from flodl_pipe.config.source_base import SourceSection
 
 __all__ = ["CustomConfig"]
-
-_FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-
-
-def _factory(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(_FACTORY, value):
-        return value
-    hint = ""
-    if isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value):
-        module, _, name = value.rpartition(".")
-        hint = f". Did you mean '{module}:{name}'?"
-    raise fault(f"must be MODULE:CALLABLE, for example mypkg.data:make_dataset, got {shown(value)}{hint}")
 
 
 def _pure(value: Any) -> Any:
@@ -38,7 +26,7 @@ class CustomConfig(SourceSection):
     kind: Literal["custom"] = "custom"
     """Your own."""
 
-    factory: Annotated[str, BeforeValidator(_factory), WithJsonSchema({"type": "string", "pattern": f"^{_FACTORY}$"})]
+    factory: CallablePath
     """`MODULE:CALLABLE`, a function or class that returns a dataset or a source. Its module must be allowed on the
     command line, `allow_import=[MODULE]`, or by `FLODL_PIPE_ALLOW_IMPORT`."""
 

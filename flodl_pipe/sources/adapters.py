@@ -33,6 +33,7 @@ _TAKEN = (
     "what is taken: a dataset with __len__ and __getitem__ (or get), a batch dataset with __len__ and "
     "get_batch(indices), or a source (see flodl_pipe.Source)"
 )
+_TABLES = ("pandas", "polars", "pyarrow")
 _MEMBERS = ("spec", "delivered", "thread_safe", "__len__", "read_into", "deliver", "fingerprint")
 
 
@@ -91,6 +92,11 @@ def _refuse(thing: object) -> None:
         raise LoaderError(
             f"{name} is a mapping ({names}), not a dataset: of several datasets give one, thing[KEY]; of columns make "
             "one, for example torch.utils.data.TensorDataset(*columns.values())"
+        )
+    if name.partition(".")[0] in _TABLES:
+        raise LoaderError(
+            f"{name} is a table, which gives columns, not samples; give its numeric columns as arrays, for example "
+            "torch.utils.data.TensorDataset(torch.from_numpy(table[NAME].to_numpy()), ...)"
         )
     if isinstance(thing, str | bytes | bytearray):
         raise LoaderError(f"{thing!r:.60} is {name}; open files with flodl_pipe.load(RECIPE), or give a dataset")

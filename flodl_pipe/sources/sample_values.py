@@ -101,6 +101,7 @@ def _from_numpy(value: Array | np.generic) -> Array:
         remedies = {
             "O": "an object array (often of rows of unequal length); make them one numeric array",
             "U": "text; turn it into ids in the dataset",
+            "T": "text; turn it into ids in the dataset",
             "S": "bytes; return them as uint8, np.frombuffer(value, np.uint8), all of one length",
             "V": "a structured or raw array; return its fields one by one, in a dict",
             "M": "points in time; return value.astype('int64')",

@@ -323,6 +323,10 @@ class Stream(IterableDataset):
         return 3
 
 
+class Table(Squares):
+    __module__, __qualname__ = "pandas.core.frame", "DataFrame"
+
+
 class HalfSource:
     spec = delivered = SampleSpec.of(x=("int64", ()))
 
@@ -343,6 +347,7 @@ class HalfSource:
         (Squares, r"the class Squares was given, not an object of it; give Squares\(...\)"),
         (DataLoader([1, 2]), "makes batches itself; give the dataset it reads, its .dataset"),
         ({"train": Squares()}, r"dict is a mapping \('train'\), not a dataset.*thing\[KEY\]"),
+        (Table(), r"pandas.core.frame.DataFrame is a table, .* its numeric columns as arrays"),
         ("data.bin", r"'data.bin' is str; open files with flodl_pipe.load\(RECIPE\)"),
         (HalfSource(), "read_into but is no source: it lacks thread_safe, __len__, deliver, fingerprint"),
     ],
@@ -397,6 +402,7 @@ VALUES = {
     "huge": (2**70, r"is the integer 1180591620717411303424, which does not fit int64"),
     "object": (np.array([None, 1], dtype=object), "is of dtype object: an object array"),
     "strings": (np.array(["a"]), "is of dtype <U1: text"),
+    "variable": (np.array(["a"], dtype=np.dtypes.StringDType()), r"is of dtype StringDType\(\): text"),
     "string": (np.str_("a"), "is of dtype <U1: text"),
     "raw": (np.array([b"a"]), r"is of dtype \|S1: bytes"),
     "structured": (np.zeros(2, [("a", "i4")]), "a structured or raw array; return its fields one by one"),
