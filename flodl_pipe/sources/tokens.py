@@ -262,7 +262,7 @@ class TokenShards:
         if table.sequences:
             facts.append(Fact("sequences", f"{format_count(table.sequences)}; windows run over their bounds"))
         if self._documents is not None:
-            facts.append(Fact("documents", self._documents.summary))
+            facts.append(Fact("documents", self._documents.summary.removeprefix("documents ")))
         if self.short_shards:
             facts.append(Fact("shards too short for a window", named(self.short_shards)))
         return tuple(facts)
@@ -274,7 +274,7 @@ class TokenShards:
             return (Fact("windows", f"{found} of {size}, stride {windows.stride}"),)
         draws = format_count(self.ordering.num_picks)
         return (
-            Fact("possible starts", f"{found} of windows of {size}"),
+            Fact("possible starts", f"{found}, for windows of {size}"),
             Fact("draws an epoch", f"{draws}, with replacement: about one pass"),
         )
 

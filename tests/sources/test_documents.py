@@ -132,7 +132,7 @@ def test_documents_are_told_and_are_part_of_the_identity(tmp_path: Path) -> None
     source = opened(Documents(7))
     assert source.delivered.names == ("input", "target", "document", "position")
     assert source.spec == opened(None).spec
-    assert facts(source)["documents"] == "documents end with token 7, targets past it masked"
+    assert facts(source)["documents"] == "end with token 7, targets past it masked"
     assert "documents end with token 7, targets past it masked" in source.fingerprint().summary
     sources = (source, opened(None), opened(Documents(8)), opened(Documents(7, mask_targets=False)))
     assert len({one.fingerprint().digest for one in sources}) == 4

@@ -31,7 +31,7 @@ def test_an_epoch_draws_as_many_as_there_are_windows_side_by_side(tmp_path: Path
     assert source.ordering == Drawn(len(open_one(tmp_path)))
     assert open_one(tmp_path).ordering is None
     told = facts(source)
-    assert told["possible starts"] == "109 of windows of 16 tokens"
+    assert told["possible starts"] == "109, for windows of 16 tokens"
     assert told["draws an epoch"] == "9, with replacement: about one pass"
     assert told["tail tokens in no window"] == "16", "those of the shard that is too short"
     assert "windows" not in told
