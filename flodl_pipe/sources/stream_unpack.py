@@ -15,10 +15,13 @@ from flodl_pipe.sources.stream_zstd import frame_content_bytes, unpack_zstd
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
-__all__ = ["CHUNK_BYTES", "content_bytes", "read_content"]
+__all__ = ["CHUNK_BYTES", "READ_BYTES", "content_bytes", "read_content"]
 
-CHUNK_BYTES = 1 << 20
-"""Bytes of a portion, and of a read."""
+READ_BYTES = 1 << 20
+"""Bytes of a read: large enough that the time to the first byte of a remote one does not decide."""
+CHUNK_BYTES = 1 << 18
+"""Bytes of a portion: small enough that what is made of it stays in the cache of a core."""
+_GZIP_INPUT = 1 << 16  # what is not taken in is copied at every call
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -41,7 +44,7 @@ def read_content(blobs: Blobs, blob: int, packing: Packing, offset: int) -> Iter
     name = blobs.names[blob]
     if not packing:
         place = offset
-        for data in _raw(blobs, blob, offset):
+        for data in _cut(_raw(blobs, blob, offset), CHUNK_BYTES):
             yield place, data
             place += len(data)
         return
@@ -75,8 +78,8 @@ def _raw(blobs: Blobs, blob: int, offset: int) -> Iterator[bytes]:
     size = int(blobs.sizes[blob])
     if offset > size:
         raise _beyond(blobs.names[blob], size, offset)
-    for start in range(offset, size, CHUNK_BYTES):
-        buffer = np.empty(min(CHUNK_BYTES, size - start), dtype=np.uint8)
+    for start in range(offset, size, READ_BYTES):
+        buffer = np.empty(min(READ_BYTES, size - start), dtype=np.uint8)
         blobs.read_range(blob, start, buffer)
         yield buffer.tobytes()
 
@@ -86,6 +89,13 @@ def _beyond(name: str, size: int, offset: int) -> ResumeError:
         f"{name} holds {format_count(size)} bytes, the saved place is byte {format_count(offset)}; the state belongs "
         "to other data, resume with the data it was saved with"
     )
+
+
+def _cut(parts: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Cut portions into smaller ones."""
+    for part in parts:
+        for start in range(0, len(part), most):
+            yield part[start : start + most]
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -106,7 +116,7 @@ def _unpack_gzip(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the content of all members, at most ``CHUNK_BYTES`` at a time."""
     member = None
     place = 0  # of the first byte of `data` that is not unpacked
-    for data in raw:
+    for data in _cut(raw, _GZIP_INPUT):
         end = place + len(data)
         while data:
             if member is None:

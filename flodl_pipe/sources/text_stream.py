@@ -29,7 +29,6 @@ from flodl_pipe.sources.stream_files import TextFiles, find_files
 from flodl_pipe.sources.stream_formats import TextFormat, shown_formats
 from flodl_pipe.sources.stream_protocol import LaneReader
 from flodl_pipe.sources.stream_tokens import BYTE_VOCAB_SIZE, Encoder
-from flodl_pipe.sources.stream_unpack import CHUNK_BYTES
 from flodl_pipe.sources.stream_windows import Place, WindowFeed
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_bytes, format_count
@@ -42,8 +41,9 @@ DEFAULT_LANES = 16
 """Most lanes that are made when their number is not set."""
 
 _DOMAIN = 0x7E47
-_LANE_CHUNKS = 16
-"""Portions that a lane holds at its peak: bytes as read and joined, tokens as made, joined and left from before."""
+_LANE_BYTES = 8 << 20
+"""What reading a lane takes at its peak, measured: bytes as read, portions unpacked, tokens made of them. A line longer
+than a portion takes its own size more, and so does the window of a zstd file."""
 _COUNT_ROWS = 1 << 20
 
 
@@ -112,7 +112,7 @@ class TextStream:
         self.num_lanes = lanes
         self.spec = stored_spec(dtype, seq_len, keep_tail=self._keep_tail)
         self.delivered = delivered_spec(seq_len)
-        self.buffer_bytes = lanes * (self._block_rows * self.spec.row_bytes + _LANE_CHUNKS * CHUNK_BYTES)
+        self.buffer_bytes = lanes * (self._block_rows * self.spec.row_bytes + _LANE_BYTES)
         self.tag = f"text/1 lanes={lanes} block={self._block_rows} {ALGORITHM}"
         num_tokens = self._files.estimate_tokens()
         self.num_samples_estimate = None if num_tokens is None else num_tokens // seq_len

@@ -73,19 +73,18 @@ def frames(data: bytes) -> bytes:
     return skippable + skippable.join(parts)
 
 
-@pytest.fixture(params=[stream_unpack.CHUNK_BYTES, 5], ids=["whole", "5 bytes at a time"])
+@pytest.fixture(params=[None, 5], ids=["whole", "5 bytes at a time"])
 def portions(request: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stream_unpack, "CHUNK_BYTES", request.param)
+    if request.param:
+        monkeypatch.setattr(stream_unpack, "READ_BYTES", 13)
+        monkeypatch.setattr(stream_unpack, "CHUNK_BYTES", request.param)
+        monkeypatch.setattr(stream_unpack, "_GZIP_INPUT", 7)
 
 
 class TextContract(StreamContract):
     row_order_only = False
     ids: Any = staticmethod(tokens_of)
     options: ClassVar[dict[str, Any]] = {}
-
-    @pytest.fixture(autouse=True)
-    def _in_portions(self, portions: None) -> None:
-        pass
 
     def files(self, folder: Path) -> None:
         raise NotImplementedError
@@ -110,12 +109,20 @@ class TextContract(StreamContract):
         return {"tokens": np.array(rows, dtype=stream.spec.fields[0].dtype), "num_tokens": np.array(lengths)}
 
 
+class InPortions(TextContract):
+    """The same once more with every portion cut anywhere."""
+
+    @pytest.fixture(autouse=True)
+    def _in_portions(self, portions: None) -> None:
+        pass
+
+
 class TestLines(TextContract):
     def files(self, folder: Path) -> None:
         write(folder, lines, ".txt")
 
 
-class TestMessyLines(TextContract):
+class TestMessyLines(InPortions):
     def files(self, folder: Path) -> None:
         write(folder, messy_lines, ".txt")
 
@@ -137,14 +144,14 @@ class TestZstd(TextContract):
         write(folder, lines, ".text.zst", frames)
 
 
-class TestJson(TextContract):
+class TestJson(InPortions):
     options: ClassVar[dict[str, Any]] = {"tail": "keep"}
 
     def files(self, folder: Path) -> None:
         write(folder, jsonl, ".jsonl")
 
 
-class TestMixedFormats(TextContract):
+class TestMixedFormats(InPortions):
     def files(self, folder: Path) -> None:
         renders: list[tuple[Any, str, Any]] = [
             (lines, ".txt", bytes),
