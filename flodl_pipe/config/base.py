@@ -63,7 +63,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def fault(message: str, at: Sequence[str] = ()) -> PydanticCustomError:
+def fault(message: str, at: Sequence[str | int] = ()) -> PydanticCustomError:
     """Return an error to raise in a validator.
 
     Args:

@@ -104,11 +104,19 @@ def has_free_names(model: type[BaseModel], key: Key) -> bool:
         model: The whole config.
         key: A key of it, such as ``("source", "fields")``.
     """
-    owners = [model] if key else []
-    for part in key[:-1]:
-        owners = [child for owner in owners for child in children(owner, str(part))]
-    fields = [field for owner in owners for name, field in owner.model_fields.items() if key[-1] in (name, field.alias)]
-    return any(get_origin(_strip(field.annotation)) is dict for field in fields)
+    found: list[Any] = [model]
+    for part in key:
+        found = [below for at in found for below in _below(_strip(at), part)]
+    return any(get_origin(_strip(at)) is dict for at in found)
+
+
+def _below(at: Any, part: str | int) -> list[Any]:
+    """Return the types that a part of a key may have below a type: one in a mapping or list, one per kind else."""
+    if get_origin(at) in (dict, list):
+        return [get_args(at)[-1]]
+    models = [at] if _is_model(at) else list(_kinds(at).values())
+    fields = [entry for model in models for entry in model.model_fields.items()]
+    return [field.annotation for name, field in fields if part in (name, field.alias)]
 
 
 def locate(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[Key, type[BaseModel] | None]:

@@ -68,7 +68,7 @@ class MixtureOrder:
         seed: int,
         shuffle: bool = True,
     ) -> None:
-        check_mixture(parts, block, num_picks, seed)
+        check_mixture(parts, block=block, num_picks=num_picks, seed=seed, shuffle=shuffle)
         self.num_picks = num_picks
         self.block = block
         self._parts = tuple(parts)

@@ -50,7 +50,7 @@ class WeightsFrom(Protocol):
         ...
 
 
-def check_mixture(parts: Sequence[PartOf], block: int, num_picks: int, seed: int) -> None:
+def check_mixture(parts: Sequence[PartOf], *, block: int, num_picks: int, seed: int, shuffle: bool) -> None:
     """Refuse what no mixture can be made of.
 
     Args:
@@ -58,6 +58,7 @@ def check_mixture(parts: Sequence[PartOf], block: int, num_picks: int, seed: int
         block: Positions of a block.
         num_picks: Positions of an epoch.
         seed: Run seed.
+        shuffle: Whether the order is keyed.
 
     Raises:
         ConfigError: with the key that is wrong.
@@ -79,6 +80,12 @@ def check_mixture(parts: Sequence[PartOf], block: int, num_picks: int, seed: int
         key = f"source.parts.{part.name}"
         if not 1 <= part.num_samples <= MAX_ITEMS:
             raise ConfigError.at(key, f"a part needs 1 to 2**62 samples, got {part.num_samples}")
+        if part.drawn and not shuffle:
+            raise ConfigError.at(
+                "sampling.shuffle",
+                f"false asks for storage order, but the part '{part.name}' draws its samples at random, with "
+                "replacement; leave sampling.shuffle at true, or have the part read each sample once",
+            )
         if part.max_epochs is not None and (part.drawn or part.max_epochs < 1):
             rule = "has no meaning for a part that is drawn with replacement" if part.drawn else "must be at least 1"
             raise ConfigError.at(f"{key}.max_epochs", f"{rule}, got {part.max_epochs}; leave it null")

@@ -17,6 +17,7 @@ import numpy as np
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.config.source_base import SubsetConfig
 from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.sources.delivery import delivery_of
 from flodl_pipe.sources.index_sets import IndexSet, compact, select
 from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
 from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, Source
@@ -73,6 +74,7 @@ class Subset:
         self.spec = source.spec
         self.delivered = source.delivered
         self.thread_safe = source.thread_safe
+        self.delivery = delivery_of(source)
         held_bytes = 0 if isinstance(self._indices, range) else self._indices.nbytes
         self.held_bytes = held_bytes + (self._bundled.held_bytes if self._bundled else 0)
         self.tiers_off = self._bundled.tiers_off if self._bundled else None
