@@ -32,6 +32,12 @@ __all__ = ["RemoteBlobs"]
 
 _logger = logging.getLogger("flodl_pipe")
 
+_HEAD_BYTES = 16 << 10
+"""First bytes of an object that come along when it is opened: what a source looks at to tell its format."""
+
+_MAX_HEADS = 2048
+"""Most objects whose heads are kept: 32 MiB. Of more, only identities are asked for."""
+
 Job = Callable[[], Awaitable[None]]
 
 
@@ -39,9 +45,10 @@ Job = Callable[[], Awaitable[None]]
 class RemoteBlobs:
     """Remote objects, in the order given; see :class:`flodl_pipe.storage.protocol.Blobs` for what it promises.
 
-    Making one asks for the head of every object, many at once. Threads may share one object. A pickled copy holds
-    addresses and pins, no credentials, and opens its own connections. In a process forked after the first request,
-    reading is an error that says so.
+    Making one asks for the first 16 KiB of every object, many at once, and takes its size and identity from the answer.
+    Those bytes are kept until rows are read, so that looking at the headers of many objects costs no further round
+    trip. Threads may share one object. A pickled copy holds addresses and pins, no credentials, and opens its own
+    connections. In a process forked after the first request, reading is an error that says so.
 
     Args:
         addresses: Address of each object.
@@ -56,7 +63,8 @@ class RemoteBlobs:
         self._names = tuple(address.shown for address in self._addresses)
         self._policy = policy or RemotePolicy()
         self._client: RemoteClient | None = None
-        self._pins = tuple(self._heads())
+        self._heads: dict[int, ByteArray] = {}
+        self._pins = tuple(self._open())
         self._sizes: IndexArray = np.array([pin.size for pin in self._pins], dtype=np.int64)
         self._whole: BoolArray = np.zeros(len(self._pins), dtype=np.bool_)
         unpinned = [name for name, pin in zip(self._names, self._pins, strict=True) if pin.size_only]
@@ -83,6 +91,7 @@ class RemoteBlobs:
         """Read rows of equal size into rows of ``out``; see :meth:`flodl_pipe.storage.protocol.Blobs.read_rows`."""
         if not len(rows):
             return
+        self._heads = {}
         self._require_inside(blobs, offsets, row_bytes)
         if out.shape[1:] != (row_bytes,) or not out.flags.c_contiguous or not 0 <= rows.min() <= rows.max() < len(out):
             raise ValueError(
@@ -119,6 +128,10 @@ class RemoteBlobs:
             raise SourceError(f"blob {blob} does not exist: there are {len(self._names)}, numbered from 0")
         if not 0 <= offset <= self._pins[blob].size - len(out):
             raise self._outside(blob, offset, len(out))
+        head = self._heads.get(blob)
+        if head is not None and offset + len(out) <= len(head):
+            out[:] = head[offset : offset + len(out)]
+            return
         self._fly_parts([(blob, offset, out)])
 
     def buffer(self, num_bytes: int) -> ByteArray:
@@ -147,9 +160,10 @@ class RemoteBlobs:
     def close(self) -> None:
         """Let go of the connections of this process; the next read opens new ones."""
         self._client = None
+        self._heads = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_heads": {}}
 
     def __repr__(self) -> str:
         return f"RemoteBlobs({', '.join(self._names[:3])}{', ...' if len(self._names) > 3 else ''})"
@@ -160,17 +174,19 @@ class RemoteBlobs:
             client = self._client = RemoteClient(self._policy)
         return client
 
-    def _heads(self) -> list[RemotePin]:
-        client, found = self._open_client(), dict[int, RemotePin]()
-
-        async def head(blob: int) -> None:
-            found[blob] = await client.head(self._addresses[blob])
-
+    def _open(self) -> list[RemotePin]:
+        client, pins = self._open_client(), dict[int, RemotePin]()
         for address in self._addresses:
-            client.store(address)
+            client.store(address)  # so that what the environment lacks is said before anything is asked
+        num_bytes = _HEAD_BYTES if len(self._addresses) <= _MAX_HEADS else 1
+
+        async def begin(blob: int) -> None:
+            pins[blob], head = await client.begin(self._addresses[blob], num_bytes)
+            self._heads[blob] = head
+
         blobs = range(len(self._addresses))
-        self._fly([functools.partial(head, blob) for blob in blobs], 1, "the heads of the objects")
-        return [found[blob] for blob in blobs]
+        self._fly([functools.partial(begin, blob) for blob in blobs], num_bytes, "the heads of the objects")
+        return [pins[blob] for blob in blobs]
 
     def _fly_parts(self, wanted: Iterable[tuple[int, int, ByteArray]]) -> None:
         """Fill arrays with runs of bytes, each cut into parts that travel side by side."""

@@ -117,6 +117,33 @@ class RemoteClient:
         """
         return RemotePin.of(address, await self._ask(address, {"head": True}, ""))
 
+    async def begin(self, address: RemoteAddress, num_bytes: int) -> tuple[RemotePin, ByteArray]:
+        """Return what the object is now, and its first bytes if they came along: as many, fewer, or none.
+
+        One request instead of two, since whoever opens an object looks at its header next; and where a HEAD that is
+        refused has no body, this one says why.
+
+        Raises:
+            SourceError: as :meth:`head`.
+        """
+        nothing: ByteArray = np.empty(0, dtype=np.uint8)
+        try:
+            result = await self._ask(address, {"range": (0, num_bytes)}, "")
+        except RangeIgnored:
+            return await self.head(address), nothing
+        except StoreError as failure:
+            if failure.status in (400, 401, 403, 404, 429) or failure.status >= 500 or not failure.status:
+                raise
+            return await self.head(address), nothing  # an empty object has no range
+        pin = RemotePin.of(address, result)
+        if tuple(result.range) != (0, min(num_bytes, pin.size)):
+            return pin, nothing
+        try:
+            body: ByteArray = np.frombuffer(memoryview(await result.bytes_async()), dtype=np.uint8)
+        except Exception:  # noqa: BLE001 - the next read of this object says what is wrong
+            return pin, nothing
+        return pin, body if len(body) == min(num_bytes, pin.size) else nothing
+
     async def read(self, address: RemoteAddress, pin: RemotePin, start: int, stop: int, *, whole: bool) -> ByteArray:
         """Return the bytes ``start .. stop``, uint8, read only.
 

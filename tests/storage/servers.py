@@ -39,6 +39,9 @@ http {{
 """
 
 
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # loopback needs no proxy
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -51,7 +54,7 @@ def wait_for(address: str, process: subprocess.Popen[Any], seconds: float = 30) 
         if process.poll() is not None:
             raise RuntimeError(f"{process.args}: ended with status {process.returncode}")
         try:
-            urllib.request.urlopen(address, timeout=5).close()
+            _open(address, timeout=5).close()
         except urllib.error.HTTPError:
             return
         except OSError:
@@ -92,17 +95,17 @@ def nginx(root: Path, folder: Path, *, server: str = "", http: str = "") -> Iter
         yield address
 
 
-def requests_of(folder: Path, method: str = "GET", count: int | None = None) -> list[str]:
-    """Return what nginx was asked, ``/path bytes=a-b status`` each, besides the question whether it is there; waits for
-    ``count`` of them to be written."""
+def requests_of(folder: Path, count: int = 0, *, heads: bool = False) -> list[str]:
+    """Return the GETs that nginx was asked, ``/path bytes=a-b status`` each, once ``count`` of them have been written.
+
+    Those that open an object (its first 16 KiB) are left out of the answer unless ``heads``.
+    """
     end = time.monotonic() + 5
     while True:
         lines = (folder / "access.log").read_text().splitlines()
-        found = [
-            line.removeprefix(f"{method} ") for line in lines if line.startswith(f"{method} ") and "/ - " not in line
-        ]
-        if count is None or len(found) >= count or time.monotonic() > end:
-            return found
+        found = [line.removeprefix("GET ") for line in lines if line.startswith("GET ") and "/ - " not in line]
+        if len(found) >= count or time.monotonic() > end:
+            return [line for line in found if heads or "bytes=0-16383 " not in line]
         time.sleep(0.02)
 
 
@@ -124,7 +127,7 @@ def put(endpoint: str, path: str, body: bytes | None = None) -> None:
     request = urllib.request.Request(f"{endpoint}/{path}", data=body, method="PUT")
     request.add_header("Content-Type", "application/octet-stream")
     request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=testing-id/20260101/us-east-1/s3/aws4_request")
-    urllib.request.urlopen(request, timeout=10).close()
+    _open(request, timeout=10).close()
 
 
 def fault_module() -> ModuleType:
@@ -152,6 +155,6 @@ def fault_server(root: Path) -> Iterator[str]:
 
 def asked(address: str, part: str = "") -> list[list[str]]:
     """Return what the misbehaving store was asked: method, path, range."""
-    with urllib.request.urlopen(f"{address}/_log", timeout=10) as answer:
+    with _open(f"{address}/_log", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return [found for found in map(json.loads, lines) if part in found[1]]
