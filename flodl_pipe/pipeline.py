@@ -51,7 +51,7 @@ def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
     context = _alone()
     section = cfg.loader
     return Loader(
-        build_source(cfg.source, cfg.data_dir),
+        build_source(cfg.source, cfg.data_dir, cfg.allow_import),
         batch_size=section.batch_size,
         global_batch_size=section.global_batch_size,
         names=section.names,
@@ -83,7 +83,7 @@ def outline(cfg: Config) -> Outline | StreamOutline:
         ClusterError: if there is more than one rank.
     """
     context = _alone()
-    source = build_source(cfg.source, cfg.data_dir)
+    source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
     global_batch = first_global_batch(cfg.loader, context)
     sections = cfg.loader, cfg.sampling
     if isinstance(source, Stream):

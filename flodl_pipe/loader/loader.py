@@ -14,11 +14,12 @@ from flodl_pipe.loader.facts import LoaderFacts
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.iteration import LoaderIterator
-from flodl_pipe.loader.make_feed import make_feed, require_source
+from flodl_pipe.loader.make_feed import make_feed
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sources.any_source import as_source
 
 __all__ = ["Loader"]
 _log = logging.getLogger("flodl_pipe")
@@ -39,8 +40,8 @@ class Loader(LoaderFacts):
     ends the first. A loader serves one thread.
 
     Args:
-        source: A source (:class:`flodl_pipe.Source`), a stream, or a dataset with ``len()`` and ``[index]``, like
-            torch's.
+        source: A source (:class:`flodl_pipe.Source`), a stream, a dataset with ``len()`` and ``[index]`` like torch's,
+            or an iterable.
         batch_size: Rows per step on one rank.
         global_batch_size: Rows per step over all ranks; decides when set.
         names: Other names for the batch's fields, in field order.
@@ -60,6 +61,7 @@ class Loader(LoaderFacts):
         context: Rank and world size.
 
     Raises:
+        LoaderError: if ``source`` is nothing that can be read.
         ConfigError: if a value is out of range, or an epoch would have no batch.
         StagingError: if ``mode="resident"`` cannot fit.
     """
@@ -100,7 +102,7 @@ class Loader(LoaderFacts):
         )
         self._sampling = check_section(SamplingConfig, "sampling", seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._context = context or RunContext()
-        self._source = require_source(source)
+        self._source = as_source(source)
         self._counters = Counters(
             self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
         )

@@ -6,21 +6,10 @@ from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.stream_engine import StreamEngine
-from flodl_pipe.sources.adapters import adapt
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
 
-__all__ = ["make_feed", "require_source"]
-
-
-def require_source(thing: object) -> Source | Stream:
-    """Return what a user gave as a source: a source or a stream as it is, a dataset adapted.
-
-    Raises:
-        LoaderError: if it is none of them.
-        SourceError: if it is a dataset without a readable first sample.
-    """
-    return thing if isinstance(thing, Stream) else adapt(thing)
+__all__ = ["make_feed"]
 
 
 def make_feed(

@@ -1,15 +1,31 @@
 """A validated config -> the source it describes."""
 
+from collections.abc import Sequence
+
 from flodl_pipe.config.source import SourceConfig
+from flodl_pipe.config.source_custom import CustomConfig
+from flodl_pipe.config.source_images import CifarConfig, IdxConfig
+from flodl_pipe.config.source_mixture import MixtureConfig
+from flodl_pipe.config.source_parts import PartSource
 from flodl_pipe.config.source_records import RecordsConfig
+from flodl_pipe.config.source_stream import StreamConfig
+from flodl_pipe.config.source_text import TextConfig
+from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.build_images import build_cifar, build_idx
+from flodl_pipe.sources.build_mixture import build_mixture
+from flodl_pipe.sources.build_stream import build_stream
+from flodl_pipe.sources.build_text import build_text
 from flodl_pipe.sources.build_tokens import build_tokens
+from flodl_pipe.sources.custom import build_custom
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.records import RecordPart, Records
+from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.sources.subset import apply_subset
 
 __all__ = ["build_source"]
 
 
-def build_source(config: SourceConfig, data_dir: str) -> Source:
+def build_source(config: SourceConfig, data_dir: str, allowed: Sequence[str] = ()) -> Source | Stream:
     """Open the source that the section ``source`` describes.
 
     With no path, ``<data_dir>/<kind>`` is read if it exists; otherwise ``if_missing`` decides between an error and
@@ -18,14 +34,44 @@ def build_source(config: SourceConfig, data_dir: str) -> Source:
     Args:
         config: The section.
         data_dir: Folder of the user's data sets.
+        allowed: Modules of the user's that may be imported.
 
     Raises:
-        ConfigError: if the layout is impossible.
+        ConfigError: if the layout is impossible, or code is named that may not be imported.
         SourceError: if data is missing, unreadable or damaged.
     """
+    found = _open(config, data_dir, allowed)
+    if config.subset is None:
+        return found
+    return apply_subset(_indexed(found, "source.subset chooses samples by number"), config.subset)
+
+
+def _open(config: SourceConfig, data_dir: str, allowed: Sequence[str]) -> Source | Stream:
     if isinstance(config, RecordsConfig):
         return _records(config)
+    if isinstance(config, IdxConfig):
+        return build_idx(config, data_dir)
+    if isinstance(config, CifarConfig):
+        return build_cifar(config, data_dir)
+    if isinstance(config, TextConfig):
+        return build_text(config, data_dir)
+    if isinstance(config, StreamConfig):
+        return build_stream(config, data_dir, allowed)
+    if isinstance(config, CustomConfig):
+        return build_custom(config, allowed)
+    if isinstance(config, MixtureConfig):
+
+        def build_part(part: PartSource) -> Source:
+            return _indexed(build_source(part, data_dir, allowed), "a mixture reads its parts by number")
+
+        return build_mixture(config, build_part)
     return build_tokens(config, data_dir)
+
+
+def _indexed(found: Source | Stream, why: str) -> Source:
+    if isinstance(found, Source):
+        return found
+    raise SourceError(f"{type(found).__name__} is a stream, which has no index, and {why}; give a data set with len()")
 
 
 def _records(config: RecordsConfig) -> Records:

@@ -7,14 +7,15 @@ from typing import Any
 
 from flodl_pipe.config.source_custom import CustomConfig
 from flodl_pipe.errors import ConfigError, FlodlPipeError, LoaderError, SourceError
-from flodl_pipe.sources.adapters import adapt
+from flodl_pipe.sources.any_source import as_source
 from flodl_pipe.sources.imports import import_callable, raised_at
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["build_custom"]
 
 
-def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source:
+def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source | Stream:
     """Call the factory and return what it made as a source.
 
     Args:
@@ -37,7 +38,7 @@ def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source:
     if made is None:
         raise SourceError(f"source.factory={config.factory} returned None; it must return a dataset")
     try:
-        return adapt(made, thread_safe=config.thread_safe)
+        return as_source(made, thread_safe=config.thread_safe)
     except LoaderError as error:
         raise SourceError(f"source.factory={config.factory} returned no dataset: {error}") from None
 

@@ -1,0 +1,40 @@
+"""What a user has -> a source or a stream."""
+
+from collections.abc import Iterable, Sized
+from typing import TypeGuard
+
+import torch.utils.data
+
+from flodl_pipe.sources.adapters import adapt
+from flodl_pipe.sources.iterable_stream import IterableStream
+from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.stream_protocol import Stream
+
+__all__ = ["as_source"]
+
+
+def as_source(thing: object, *, thread_safe: bool = False) -> Source | Stream:
+    """Return a stream or a source as it is, a dataset adapted, and an iterable as a stream of one lane.
+
+    Args:
+        thing: What the user has.
+        thread_safe: Whether several threads may read a dataset at once.
+
+    Raises:
+        LoaderError: if it is nothing that can be read.
+        SourceError: if it is empty, or its first sample is none.
+        Exception: what it raises for its first sample, itself.
+    """
+    if isinstance(thing, Stream):
+        return thing
+    if _is_iterated(thing):
+        return IterableStream([thing])
+    return adapt(thing, thread_safe=thread_safe)
+
+
+def _is_iterated(thing: object) -> TypeGuard[Iterable[object]]:
+    """Whether a thing can only be read from the front. Torch's iterable datasets may have a length, and no items."""
+    if isinstance(thing, torch.utils.data.IterableDataset):
+        return True
+    plain = isinstance(thing, Iterable) and not isinstance(thing, Sized | torch.utils.data.DataLoader | type)
+    return plain and not isinstance(thing, Source)
