@@ -47,6 +47,8 @@ def redacted(address: str) -> str:
     if not mark:
         return address
     place, slash, path = rest.partition("/")
+    if "@" in path and not re.fullmatch(r"[^:@]*(:\d*)?", place) and "@" not in place:
+        place, slash, path = rest.rpartition("@")[2].partition("/")  # a login with a slash in it
     place = place.rpartition("@")[2]
     if scheme.lower() not in ("http", "https"):
         return f"{scheme}://{place}{slash}{path}"
@@ -131,8 +133,10 @@ def _parse_http(scheme: Scheme, address: str, shown: str) -> RemoteAddress:
         parts = urlsplit(address)
         place = parts.netloc
         _ = parts.port
-    except ValueError as error:
-        raise SourceError(f"{shown}: {error}; correct the address") from None
+    except ValueError:
+        place = ""
+    if not place:
+        raise SourceError(f"{shown}: the host or its port cannot be understood; correct the address")
     if "@" in place:
         raise _refuse_login(shown, "a login before the @", scheme)
     secret = next((name for name, _ in parse_qsl(parts.query, True) if _SECRET_KEY.fullmatch(name)), None)

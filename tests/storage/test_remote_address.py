@@ -33,8 +33,8 @@ def test_an_address_is_taken_apart(address: str, parts: tuple[str, ...]) -> None
         ("ftp://host/x", "ftp:// is not served; use s3://"),
         ("s3:///x", "no bucket after s3://"),
         ("az://", "no container after az://"),
-        ("http:///x", "no host after http://"),
-        ("http://host:port/x", "Port could not be cast"),
+        ("http:///x", "the host or its port cannot be understood"),
+        ("http://host:port/x", "the host or its port cannot be understood"),
         ("s3://b/a//b", "the part '' between two slashes"),
         ("s3://b/../b", "the part '..'"),
         ("https://h/./x", "the part '.'"),
@@ -66,6 +66,13 @@ def test_an_address_that_holds_a_login_is_refused_without_showing_it(address: st
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in redacted(address)
     assert caught.value.__cause__ is None
+
+
+def test_a_login_with_a_slash_is_not_shown() -> None:
+    with pytest.raises(SourceError) as caught:
+        RemoteAddress.parse("https://me:hun/ter2@host/x.npy")
+    assert str(caught.value).startswith("https://host/x.npy: ")
+    assert "hun" not in str(caught.value)
 
 
 def test_the_values_of_a_query_are_sent_and_never_shown() -> None:
