@@ -21,7 +21,8 @@ _RANGES = re.compile(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)")
 # Where credentials are asked for when the environment has none, and how the client says that it has none.
 _NO_CREDENTIALS = re.compile(
     r"//(169\.254\.169\.254|\[?fd00:ec2::254|metadata\.google\.internal|oauth2\.googleapis\.com"
-    r"|login\.microsoftonline\.com|sts\.[a-z0-9.-]*amazonaws)|PUT \S+/latest/api/token|performing token request|error: (GCP )?[Cc]redential"
+    r"|login\.microsoftonline\.com|sts\.[a-z0-9.-]*amazonaws)|PUT \S+/latest/api/token|performing token request"
+    r"|error: (GCP )?[Cc]redential"
 )
 _SECRET_NAME = re.compile(r"(AWS|GOOGLE|AZURE)_.*(KEY|SECRET|TOKEN|PASSWORD|SAS).*")
 _CREDENTIAL_CODES = {
