@@ -31,7 +31,7 @@ from flodl_pipe.config.recipes import GROUP, with_config_dir
 from flodl_pipe.config.root import ENGINE, Config
 from flodl_pipe.errors import ConfigError, FlodlPipeError, Problem
 
-__all__ = ["instantiate_engine", "load_config", "run_hydra"]
+__all__ = ["instantiate_engine", "load_config", "run_folder", "run_hydra"]
 
 log = logging.getLogger("flodl_pipe")
 
@@ -228,3 +228,8 @@ def instantiate_engine(config: Config, **arguments: Any) -> Any:
             raise
         cause = error.__cause__
     raise cause  # outside the handler, so that the engine's error keeps its own context
+
+
+def run_folder() -> Path | None:
+    """Return the folder of the run that this process is in; None where there is none, as for :func:`load_config`."""
+    return Path(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else None

@@ -100,7 +100,8 @@ def recipe_schema() -> dict[str, Any]:
         if "kind" in definition.get("properties", {})
     }
     schema["$defs"]["Interpolation"] = _INTERPOLATION
-    engine = schema["properties"].pop("engine", None)  # no recipe may set it
+    schema["properties"].pop("allow_import", None)  # no recipe may set these
+    engine = schema["properties"].pop("engine", None)
     if engine is not None:
         del schema["$defs"]["EngineConfig"]
     return {

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from flodl_pipe.config.compose import instantiate_engine
+from flodl_pipe.config.compose import instantiate_engine, run_folder
 from flodl_pipe.config.job import RunJob
 from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import tokens_per_sample, told
@@ -28,6 +28,7 @@ from flodl_pipe.reports.metrics import peak_rss_bytes
 from flodl_pipe.reports.progress import progress_view
 from flodl_pipe.reports.summary import RunReport, run_sections
 from flodl_pipe.reports.tables import print_sections
+from flodl_pipe.sources.protocol import HasArtifacts
 
 __all__ = ["main"]
 
@@ -64,6 +65,7 @@ def main(config: Config) -> float:
     with loader, Interrupt() as interrupt:
         drain = Drain(loader, job, config.sampling.drop_last, saved)
         loader.require_epochs(job.epochs if job.max_steps is None else 1)
+        _keep_artifacts(loader.dataset)
         _say_start(loader, drain, job)
         view = progress_view(
             config.reports.progress,
@@ -88,6 +90,16 @@ def _start_from(job: RunJob) -> SavedRun | None:
         _log.info("%s is not there yet: the run starts anew, and will be saved there", job.resume)
         return None
     return read_saved(job.resume)
+
+
+def _keep_artifacts(source: object) -> None:
+    """Write what belongs beside the run, such as a vocabulary, into its folder."""
+    folder = run_folder()
+    if folder is None:
+        return
+    for name, text in (source.artifacts() if isinstance(source, HasArtifacts) else {}).items():
+        (folder / name).write_text(text, encoding="utf-8")
+        _log.info("%s is kept in %s", name, folder)
 
 
 def _say_start(loader: Loader, drain: Drain, job: RunJob) -> None:

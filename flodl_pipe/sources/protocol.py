@@ -15,7 +15,7 @@ from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.sources.ordering import Ordering
 
-__all__ = ["BundledSource", "Extents", "Fact", "Fingerprint", "Source"]
+__all__ = ["BundledSource", "Extents", "Fact", "Fingerprint", "HasArtifacts", "Source"]
 
 
 @final
@@ -158,4 +158,13 @@ class BundledSource(Source, Protocol):
 
     def close(self) -> None:
         """Close the files open in this process; a later read opens them again."""
+        ...
+
+
+@runtime_checkable
+class HasArtifacts(Protocol):
+    """A source with something to keep beside a run, without which its batches could not be read later."""
+
+    def artifacts(self) -> Mapping[str, str]:
+        """Return file names and their text, for example a vocabulary."""
         ...

@@ -20,7 +20,7 @@ from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.delivery import delivery_of
 from flodl_pipe.sources.index_sets import IndexSet, compact, select
 from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
-from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, Source
+from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, HasArtifacts, Source
 from flodl_pipe.units import format_bytes, format_count
 
 __all__ = ["Subset", "SubsetExtents", "apply_subset"]
@@ -120,6 +120,10 @@ class Subset:
         if not isinstance(self._indices, range):
             facts.append(Fact("indices of the subset", f"{format_bytes(self._indices.nbytes)} of memory"))
         return tuple(facts)
+
+    def artifacts(self) -> Mapping[str, str]:
+        """Return what the source keeps beside a run; see :class:`flodl_pipe.sources.protocol.HasArtifacts`."""
+        return self._source.artifacts() if isinstance(self._source, HasArtifacts) else {}
 
     def close(self) -> None:
         """Close the source's files; a later read opens them again."""

@@ -4,19 +4,39 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import PlanJob, RunJob, SchemaJob
+from flodl_pipe.config.job import FetchJob, PlanJob, RunJob, SchemaJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.places import conf_dir, recipe_dirs, recipe_names
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config
 from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source_custom import CustomConfig
+from flodl_pipe.config.source_images import (
+    Cifar10Config,
+    Cifar10DiskConfig,
+    Cifar100Config,
+    FashionMnistConfig,
+    MnistConfig,
+)
+from flodl_pipe.config.source_mixture import MixtureConfig
 from flodl_pipe.config.source_records import RecordsConfig
+from flodl_pipe.config.source_stream import StreamConfig
+from flodl_pipe.config.source_text import TextConfig
 from flodl_pipe.config.source_tokens import TokenShardsConfig
 
 OPTIONS = {
     "source/token_shards": TokenShardsConfig,
     "source/records": RecordsConfig,
+    "source/mnist": MnistConfig,
+    "source/fashion_mnist": FashionMnistConfig,
+    "source/cifar10": Cifar10Config,
+    "source/cifar10_disk": Cifar10DiskConfig,
+    "source/cifar100": Cifar100Config,
+    "source/shakespeare": TextConfig,
+    "source/stream": StreamConfig,
+    "source/mixture": MixtureConfig,
+    "source/custom": CustomConfig,
     "sampling/default": SamplingConfig,
     "sampling/eval": SamplingConfig,
     "loader/default": LoaderConfig,
@@ -24,6 +44,7 @@ OPTIONS = {
     "job/run": RunJob,
     "job/plan": PlanJob,
     "job/schema": SchemaJob,
+    "job/fetch": FetchJob,
 }
 RECIPES = sorted(recipe_dirs()[-1][1].glob("*.yaml"))
 
@@ -70,15 +91,19 @@ def test_conf_and_recipes_hold_no_python():
 
 
 def test_the_recipes_are_known():
-    assert recipe_names() == ["nanogpt_bin", "olmo_shards", "olmo_shards_npy"]
+    assert recipe_names() == [
+        *("cifar10", "cifar10_disk", "custom", "fashion_mnist", "mixture", "mnist", "nanogpt_bin", "olmo_shards"),
+        *("olmo_shards_npy", "remote_shards", "shakespeare_char", "text_stream"),
+    ]
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_a_recipe_is_valid_documented_and_checked_by_editors(file):
-    config = load_config(file.stem)
-    assert config.source.path is None
-    assert config.source.if_missing == "sample"
-    assert config.source.vocab_size is None
+    needed = {"remote_shards": ["source.path=http://h/a.npy"], "custom": ["allow_import=[squares]"]}
+    source = load_config(file.stem, *needed.get(file.stem, [])).source
+    if not needed.get(file.stem):
+        parts = [part.source for part in source.parts.values()] if source.kind == "mixture" else [source]
+        assert {(part.path, part.if_missing) for part in parts} == {(None, "sample")}
     lines = file.read_text().splitlines()
     assert lines[0] == "# @package _global_"
     assert lines[1] == "# yaml-language-server: $schema=../flodl_pipe/recipe.schema.json"

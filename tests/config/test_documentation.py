@@ -6,24 +6,39 @@ from pathlib import Path
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import RunJob
+from flodl_pipe.config.job import FetchJob, RunJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.source_base import SubsetConfig
+from flodl_pipe.config.source_custom import CustomConfig
+from flodl_pipe.config.source_images import Cifar10Config, MnistConfig
+from flodl_pipe.config.source_mixture import MixtureConfig, MixturePart, WeightChange
 from flodl_pipe.config.source_records import RecordsConfig
-from flodl_pipe.config.source_tokens import TokenShardsConfig
+from flodl_pipe.config.source_stream import StreamConfig
+from flodl_pipe.config.source_text import TextConfig
+from flodl_pipe.config.source_tokens import DocumentsConfig, TokenShardsConfig
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
 TABLES = {
     "### `source`, kind `token_shards`": TokenShardsConfig,
+    "### `source.documents` of token shards": DocumentsConfig,
     "### `source`, kind `records`": RecordsConfig,
+    "### `source`, kinds `mnist` and `fashion_mnist`": MnistConfig,
+    "### `source`, kinds `cifar10`, `cifar10_disk` and `cifar100`": Cifar10Config,
+    "### `source`, kind `shakespeare`": TextConfig,
+    "### `source`, kind `stream`": StreamConfig,
+    "### `source`, kind `mixture`": MixtureConfig,
+    "### `source.parts.NAME` of a mixture": MixturePart,
+    "### `source.schedule[]` of a mixture": WeightChange,
+    "### `source`, kind `custom`": CustomConfig,
     "### `source.subset`": SubsetConfig,
     "### `sampling`": SamplingConfig,
     "### `loader`": LoaderConfig,
     "### `reports`": ReportsConfig,
-    "### `job`": RunJob,
+    "### `job` (options": RunJob,
+    "### `job`, kind `fetch`": FetchJob,
 }
 
 

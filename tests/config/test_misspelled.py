@@ -7,13 +7,24 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import PlanJob, RunJob, SchemaJob
+from flodl_pipe.config.job import FetchJob, PlanJob, RunJob, SchemaJob
 from flodl_pipe.config.keys import children, key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config, EngineConfig
 from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source_custom import CustomConfig
+from flodl_pipe.config.source_images import (
+    Cifar10Config,
+    Cifar10DiskConfig,
+    Cifar100Config,
+    FashionMnistConfig,
+    MnistConfig,
+)
+from flodl_pipe.config.source_mixture import MixtureConfig
 from flodl_pipe.config.source_records import RecordField, RecordsConfig
+from flodl_pipe.config.source_stream import StreamConfig
+from flodl_pipe.config.source_text import TextConfig
 from flodl_pipe.config.source_tokens import TokenShardsConfig
 from flodl_pipe.errors import ConfigError
 
@@ -25,7 +36,24 @@ RECORDS = (
     "source.fields={x: {offset: 0, dtype: u4, shape: []}}",
     "loader.batch_size=1",
 )
+PART = "{source: {kind: token_shards, seq_len: 8}, weight: 1}"
+
+
+def of(kind, *words):
+    return (f"source={kind}", "loader.batch_size=1", *words)
+
+
 SECTIONS = {
+    "mnist": (of("mnist"), "source", MnistConfig),
+    "fashion_mnist": (of("fashion_mnist"), "source", FashionMnistConfig),
+    "cifar10": (of("cifar10"), "source", Cifar10Config),
+    "cifar10_disk": (of("cifar10_disk"), "source", Cifar10DiskConfig),
+    "cifar100": (of("cifar100"), "source", Cifar100Config),
+    "shakespeare": (of("shakespeare", "source.seq_len=8"), "source", TextConfig),
+    "stream": (of("stream", "source.seq_len=8"), "source", StreamConfig),
+    "mixture": (of("mixture", f"source.parts={{a: {PART}, b: {PART}}}"), "source", MixtureConfig),
+    "custom": (of("custom", "source.factory=a:b"), "source", CustomConfig),
+    "fetch": ((*TOKENS, "job=fetch"), "job", FetchJob),
     "root": (TOKENS, "", Config),
     "token_shards": (TOKENS, "source", TokenShardsConfig),
     "records": (RECORDS, "source", RecordsConfig),

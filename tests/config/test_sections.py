@@ -78,12 +78,9 @@ def test_raw_files_need_a_dtype_unless_the_sample_is_made():
     assert TokenShardsConfig(seq_len=8, format="npy", dtype="<u2", path="x").dtype == "uint16"
 
 
-@pytest.mark.parametrize("key", ["starts", "documents", "thread_safe"])
-def test_keys_of_later_versions_are_not_taken(key):
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        TokenShardsConfig(seq_len=8, **{key: None})
-    with pytest.raises(ValidationError):
-        TokenShardsConfig(seq_len=8, format="megatron")
+def test_what_is_not_served_yet_is_refused_in_words():
+    with pytest.raises(ValidationError, match="must be 'raise', got 'skip'; skipping damaged samples is not served"):
+        TokenShardsConfig(seq_len=8, on_error="skip")
 
 
 def test_records_fields_lie_inside_the_record():

@@ -10,7 +10,15 @@ import pytest
 from flodl_pipe.config.compose import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = ("FLODL_PIPE_CONFIG_PATH", "HYDRA_FULL_ERROR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS")
+OUTSIDE = (
+    "FLODL_PIPE_CONFIG_PATH",
+    "FLODL_PIPE_ALLOW_IMPORT",
+    "HYDRA_FULL_ERROR",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "COLUMNS",
+)
 
 
 @pytest.fixture(autouse=True)
