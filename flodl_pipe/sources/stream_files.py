@@ -118,6 +118,12 @@ class TextFiles:
             return int(sum(known) * min(share, 1.0))
         raise SourceError(f"{named(self.blobs.names)}: no document, only empty lines; correct source.path")
 
+    def most_tokens(self) -> int | None:
+        """Return a number of tokens that all files together cannot exceed; None where sizes do not tell."""
+        if self._encoder or any(kind.packing for kind in self.formats):
+            return None
+        return int(self.blobs.sizes.sum()) + len(self)  # a last line without an end has an end of document
+
     def _runs(self, file: int, offset: int, line: int, encoder: Encoder | None) -> Iterator[Run]:
         kind, name = self.formats[file], self.blobs.names[file]
         chunks = read_content(self.blobs, file, kind.packing, offset)

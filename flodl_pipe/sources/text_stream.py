@@ -19,7 +19,7 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array
-from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.errors import ConfigError, ResumeError, SourceError
 from flodl_pipe.keyed.permute import ALGORITHM, permutation
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Fact, Fingerprint
@@ -30,6 +30,7 @@ from flodl_pipe.sources.stream_formats import TextFormat, shown_formats
 from flodl_pipe.sources.stream_protocol import LaneReader
 from flodl_pipe.sources.stream_tokens import BYTE_VOCAB_SIZE, Encoder
 from flodl_pipe.sources.stream_windows import Place, WindowFeed
+from flodl_pipe.sources.token_files import named
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_bytes, format_count
 
@@ -67,7 +68,7 @@ class TextStream:
 
     Raises:
         ConfigError: if ``seq_len``, ``tail``, ``lanes``, ``shuffle_buffer`` or ``vocab_size`` is impossible.
-        SourceError: if no file holds a document, or the first one is damaged.
+        SourceError: if no file holds a document, the first one is damaged, or all are too short for a window.
     """
 
     def __init__(
@@ -116,6 +117,13 @@ class TextStream:
         self.tag = f"text/1 lanes={lanes} block={self._block_rows} {ALGORITHM}"
         num_tokens = self._files.estimate_tokens()
         self.num_samples_estimate = None if num_tokens is None else num_tokens // seq_len
+        most = self._files.most_tokens()
+        if most is not None and most <= seq_len and not self._keep_tail:
+            raise SourceError(
+                f"{named(blobs.names)}: too short for a window: at most {format_count(most)} tokens, and a window has "
+                f"seq_len + 1 = {format_count(seq_len + 1)}; lower source.seq_len, set source.tail=keep, or give more "
+                "text"
+            )
 
     @classmethod
     def open(

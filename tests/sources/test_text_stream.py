@@ -395,6 +395,28 @@ def test_the_tail_is_dropped_aloud_once(tmp_path: Path, caplog: Any) -> None:
     )
 
 
+def test_text_shorter_than_a_window_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", b"0123456789")
+    with pytest.raises(SourceError, match=r"a\.txt: too short.*at most 11 tokens.*seq_len \+ 1 = 17"):
+        open_text(tmp_path, seq_len=16)
+    assert len(read_lane(open_text(tmp_path, seq_len=10), 0)["tokens"]) == 1
+    assert read_lane(open_text(tmp_path, seq_len=16, tail="keep"), 0)["num_tokens"].tolist() == [11]
+
+
+def test_odd_files_are_read_or_refused_as_lines() -> None:
+    folder = Path(__file__).parents[2].parent / "shared" / "cases" / "odd" / "text"
+    if not folder.is_dir():
+        pytest.skip(f"the odd files are not here: {folder}")
+
+    def tokens(name: str) -> list[int]:
+        return all_tokens(TextStream.open(str(folder / name), seq_len=1, tail="keep"))
+
+    assert tokens("bom.txt") == tokens("crlf.txt") == tokens("ascii.txt")
+    for name, says in (("invalid_utf8.txt", "byte 40: .*UTF-8"), ("empty.txt", "empty, 0 bytes")):
+        with pytest.raises(SourceError, match=says):
+            tokens(name)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -442,9 +464,9 @@ def test_what_a_tokenizer_raises_arrives_with_the_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(None, "uint32"), (65_536, "uint16"), (65_537, "uint32")])
 def test_ids_are_stored_as_narrow_as_the_vocabulary_allows(tmp_path: Path, vocab_size: Any, dtype: str) -> None:
     put(tmp_path, "a.txt", b"text\n")
-    stream = open_text(tmp_path, encode=words, vocab_size=vocab_size)
+    stream = open_text(tmp_path, seq_len=2, encode=words, vocab_size=vocab_size)
     assert stream.spec.fields[0].dtype == dtype
-    assert open_text(tmp_path, vocab_size=304).spec.fields[0].dtype == "uint16"
+    assert open_text(tmp_path, seq_len=2, vocab_size=304).spec.fields[0].dtype == "uint16"
 
 
 def test_a_mark_of_other_data_is_refused(tmp_path: Path) -> None:
