@@ -13,7 +13,7 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, has_free_names, parse_key
+from flodl_pipe.config.keys import did_you_mean, dotted, elsewhere, may_be_added, parse_key
 from flodl_pipe.config.places import conf_dir, display, recipe_dirs, recipe_names
 from flodl_pipe.config.provenance import file_of
 from flodl_pipe.config.recipes import GROUP
@@ -104,7 +104,7 @@ def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: S
         quoted = re.search(r"'([^'=]+)", head)
         key = quoted[1] if quoted else ""
     if re.search(r"^Key '.*' (is )?not in ", reason) and isinstance(cause.parent_node, DictConfig):
-        if has_free_names(Config, parse_key(key)[:-1]):
+        if may_be_added(Config, parse_key(key)):
             return ConfigError.at(key, f"not there yet: add it with a leading +, +{key}=...", _word_for(words, key))
         word, names = str(cause.key), [str(name) for name in cause.parent_node]
         near = elsewhere(Config, word) or did_you_mean(word, names) or elsewhere(Config, word, cutoff=0.75)

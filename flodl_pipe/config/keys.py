@@ -16,6 +16,7 @@ __all__ = [
     "has_free_names",
     "key_names",
     "locate",
+    "may_be_added",
     "parse_key",
 ]
 
@@ -104,10 +105,29 @@ def has_free_names(model: type[BaseModel], key: Key) -> bool:
         model: The whole config.
         key: A key of it, such as ``("source", "fields")``.
     """
+    return any(get_origin(_strip(at)) is dict for at in _types(model, key))
+
+
+def may_be_added(model: type[BaseModel], key: Key) -> bool:
+    """Return whether a key that a composed config lacks may still be added to it.
+
+    Options list all keys of a section, so that none needs adding; but not those of a mapping whose names the user
+    chooses, nor of sections below one.
+
+    Args:
+        model: The whole config.
+        key: A key, such as ``("source", "parts", "web", "source", "stride")``.
+    """
+    chosen = any(has_free_names(model, key[:end]) for end in range(1, len(key)))
+    return chosen and bool(_types(model, key))
+
+
+def _types(model: type[BaseModel], key: Key) -> list[Any]:
+    """Return the types that a key may have, one per kind on its way; none if there is no such key."""
     found: list[Any] = [model]
     for part in key:
         found = [below for at in found for below in _below(_strip(at), part)]
-    return any(get_origin(_strip(at)) is dict for at in found)
+    return found
 
 
 def _below(at: Any, part: str | int) -> list[Any]:

@@ -9,8 +9,10 @@ before it. That number is the draw, and what a draw is, is the part's business
     position --> block, place --> part, which of the block's --> draw of the part --> its pass, its sample
 
 Everything is a function of the position: nothing is advanced, and a place far into the run costs what the first one
-costs. In blocks of 8,192 positions, 2 parts of 10**8 samples: 40 ns an index; 8 parts: 55 ns; a uniform shuffle of
-as many samples: 17 ns (2-core AMD EPYC, 2026-11-29, ``tests/benchmarks/mixture.py``).
+costs. In blocks of 8,192 positions and parts of 10**8 samples an index takes 46 ns with 2 parts, 79 with 8, 200 with
+32, and 14 in a uniform shuffle: some 16 ns are the block's, the rest is the shuffle of each part, which costs 60 to 100
+us a call whatever is asked of it. A step of 256 rows pays 20 us (2-core AMD EPYC, 2026-11-29,
+``tests/benchmarks/mixture.py``).
 
 The values are pinned by golden tests; another algorithm needs another :data:`ALGORITHM`, which is part of the tag.
 """

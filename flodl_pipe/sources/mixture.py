@@ -24,7 +24,7 @@ from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.delivery import deliver_alike
 from flodl_pipe.sources.joined_extents import join_extents
 from flodl_pipe.sources.ordering import Drawn, Mixed, MixedPart, Ordering, Weights
-from flodl_pipe.sources.protocol import BundledSource, Fact, Fingerprint, Source
+from flodl_pipe.sources.protocol import BundledSource, Fact, Fingerprint, HasArtifacts, Source
 from flodl_pipe.units import format_count
 
 __all__ = ["PART_FIELD", "Mixture"]
@@ -167,6 +167,13 @@ class Mixture:
             facts.extend(Fact(f"{name}: {fact.name}", fact.value) for fact in part.facts())
         return tuple(facts)
 
+    def artifacts(self) -> Mapping[str, str]:
+        """Return what the parts keep beside a run; see :class:`flodl_pipe.sources.protocol.HasArtifacts`."""
+        kept: dict[str, str] = {}
+        for part in self._sources:
+            kept |= _artifacts(part)
+        return kept
+
     def close(self) -> None:
         """Close the files of all parts; a later read opens them again."""
         for part in self._bundled.values():
@@ -192,6 +199,7 @@ def _check(parts: Mapping[str, Source], schedule: Sequence[Weights], block: int)
     (name, first), *others = parts.items()
     for other_name, other in others:
         _require_alike(name, first, other_name, other)
+    _require_one_meaning(parts)
     for part_name, part in parts.items():
         if not len(part):
             raise SourceError(f"part '{part_name}' of the mixture has 0 samples; leave it out, or give it data")
@@ -225,3 +233,22 @@ def _require_alike(name: str, first: Source, other_name: str, other: Source) -> 
             f"parts of a mixture must have one layout, but '{name}' {what} {spec}, and '{other_name}' {what} "
             f"{other_spec}; {remedy}",
         )
+
+
+def _artifacts(source: Source) -> Mapping[str, str]:
+    return source.artifacts() if isinstance(source, HasArtifacts) else {}
+
+
+def _require_one_meaning(parts: Mapping[str, Source]) -> None:
+    """Refuse parts whose rows look alike and mean different things, as ids of two vocabularies do."""
+    owners: dict[str, tuple[str, str]] = {}
+    for name, part in parts.items():
+        for file, text in _artifacts(part).items():
+            owner, other = owners.setdefault(file, (name, text))
+            if text != other:
+                raise ConfigError.at(
+                    f"source.parts.{name}.source",
+                    f"the {file} of '{name}' is not that of '{owner}', so equal numbers mean different things in "
+                    "them; give both the same, for text by listing all files in the path of each and choosing with "
+                    "subset",
+                )

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from flodl_pipe.config.base import StrictModel
-from flodl_pipe.config.keys import children, dotted, has_free_names, locate
+from flodl_pipe.config.keys import children, dotted, has_free_names, locate, may_be_added
 from flodl_pipe.config.source_mixture import MixtureConfig, MixturePart
 from flodl_pipe.config.source_records import RecordField, RecordsConfig
 from flodl_pipe.config.source_tokens import TokenShardsConfig
@@ -150,3 +150,21 @@ def test_keys_inside_of_parts_are_known():
 )
 def test_mappings_whose_names_are_the_users_are_known_wherever_they_are(key, free):
     assert has_free_names(Whole, key) is free
+
+
+@pytest.mark.parametrize(
+    ("key", "added"),
+    [
+        (("source", "parts", "web"), True),
+        (("source", "parts", "web", "max_epochs"), True),
+        (("source", "parts", "web", "source", "stride"), True),
+        (("source", "parts", "web", "source", "strid"), False),
+        (("source", "fields", "x"), True),
+        (("source", "fields", "x", "shape"), True),
+        (("source", "stride"), False),
+        (("source",), False),
+        ((), False),
+    ],
+)
+def test_keys_below_names_of_the_users_may_be_added(key, added):
+    assert may_be_added(Whole, key) is added

@@ -295,7 +295,7 @@ def test_samples_have_no_position():
         ({"schedule": ()}, "needs weights"),
         ({"drawn": (1,), "max_epochs": {1: 2}}, r"p1\.max_epochs: has no meaning for a part that is drawn"),
         ({"max_epochs": {0: 0}}, "at least 1, got 0"),
-        ({"drawn": (0,), "shuffle": False}, r"sampling\.shuffle: false asks for storage order, but the part 'p0' draws"),
+        ({"drawn": (0,), "shuffle": False}, r"sampling\.shuffle: false asks for storage order, but the part 'p0'"),
     ],
 )  # fmt: skip
 def test_what_no_mixture_can_be_made_of_is_refused(options, message):

@@ -306,3 +306,53 @@ def test_a_loader_serves_it_in_exact_proportions() -> None:
     origin = np.bincount(np.concatenate(batches), minlength=70)
     assert origin[:30].tolist() == [2] * 30
     assert origin[30:].tolist() == [1] * 40
+
+
+class Text(Indexed):
+    """Ids of a vocabulary."""
+
+    def __init__(self, vocabulary: str) -> None:
+        super().__init__(50)
+        self.vocabulary = vocabulary
+
+    def artifacts(self) -> Any:
+        return {"vocabulary.txt": self.vocabulary}
+
+
+def test_parts_with_other_vocabularies_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parts\.b\.source: the vocabulary\.txt of 'b' is not that of 'a'"):
+        Mixture({"a": Text("abc"), "b": Text("abd")}, HALF, block=10)
+    mixture = Mixture({"a": Text("abc"), "b": Subset(Text("abc"), range(9))}, HALF, block=10)
+    assert mixture.artifacts() == {"vocabulary.txt": "abc"}
+    assert Mixture({"a": Indexed(5), "b": Text("abc")}, HALF, block=10).artifacts() == {"vocabulary.txt": "abc"}
+
+
+def test_a_run_resumed_with_other_weights_goes_on_in_every_part() -> None:
+    def loader(*weights: int) -> Loader:
+        parts = {"a": Indexed(1000, thread_safe=True), "b": Shifted(1000)}
+        mixture = Mixture(parts, (Weights(0, tuple(map(Fraction, weights))),), block=10, num_picks=100)
+        return Loader(mixture, batch_size=5, seed=1)
+
+    with loader(7, 3) as first:
+        steps = iter(first)
+        seen = [next(steps)["id"].numpy().copy() for _ in range(9)]  # 45 samples: within a block
+        state = first.state_dict()
+    assert state["mixture"] == "0:7,3"
+    with loader(1, 9) as second:
+        second.load_state_dict(state)
+        seen += [batch["id"].numpy().copy() for batch in second]
+        assert second.state_dict()["mixture"] == "0:7,3;50:1,9"
+    ids = np.concatenate(seen)
+    assert len(np.unique(ids)) == len(ids) == 100
+    assert int((ids >= 5000).sum()) == 15 + 45
+
+
+class Shifted(Indexed):
+    """Sample ``i`` holds ``5000 + i``."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n, thread_safe=True)
+
+    def read_into(self, indices: Any, rows: Any, out: Any) -> None:
+        super().read_into(indices, rows, out)
+        out["id"][rows] += 5000
