@@ -22,7 +22,7 @@ _BLOCK = 4096
 _MAX_BLOCKS = 1024
 """Blocks of a sampled fingerprint over all files: at most 4 MiB read."""
 _MAX_BLOCKS_OF_FILE = 16
-_CHUNK = 1 << 20
+_CHUNK = 16 << 20
 
 
 @final
@@ -94,18 +94,41 @@ class JoinedBytes:
         scope = "full" if full else "sampled"
         digest = hashlib.blake2b(f"{scope}|{layout}|{self.lengths.tolist()}".encode(), digest_size=16)
         key = digest.digest()
-        for file, length in enumerate(self.lengths.tolist()):
-            runs = [(0, length)] if full else self._sampled(file, length, key)
-            for offset, num_bytes in runs:
-                self._absorb(digest, file, offset, num_bytes)
+        if full:
+            for file, length in enumerate(self.lengths.tolist()):
+                self._absorb(digest, file, length)
+        else:
+            self._absorb_blocks(digest, key)
         return Fingerprint(summary, digest.hexdigest(), full)
 
-    def _absorb(self, digest: "hashlib.blake2b", file: int, offset: int, num_bytes: int) -> None:
+    def _absorb(self, digest: "hashlib.blake2b", file: int, num_bytes: int) -> None:
         buffer = np.empty(min(num_bytes, _CHUNK), dtype=np.uint8)
         for done in range(0, num_bytes, _CHUNK):
             part = buffer[: num_bytes - done]
-            self.blobs.read_range(file, int(self.offsets[file]) + offset + done, part)
+            self.blobs.read_range(file, int(self.offsets[file]) + done, part)
             digest.update(part.data)
+
+    def _absorb_blocks(self, digest: "hashlib.blake2b", key: bytes) -> None:
+        """Absorb the sampled runs in order; whole blocks of all files are read by one call, together."""
+        runs = [
+            (file, begin, min(_BLOCK, offset + num_bytes - begin))
+            for file, length in enumerate(self.lengths.tolist())
+            for offset, num_bytes in self._sampled(file, length, key)
+            for begin in range(offset, offset + num_bytes, _BLOCK)
+        ]
+        whole = [(file, begin) for file, begin, num_bytes in runs if num_bytes == _BLOCK]
+        files, begins = np.array(whole, dtype=np.int64).reshape(-1, 2).T
+        blocks = np.empty((len(whole), _BLOCK), dtype=np.uint8)
+        self.blobs.read_rows(files, self.offsets[files] + begins, _BLOCK, np.arange(len(whole)), blocks)
+        row = 0
+        for file, begin, num_bytes in runs:
+            if num_bytes == _BLOCK:
+                digest.update(blocks[row].data)
+                row += 1
+            else:
+                rest = np.empty(num_bytes, dtype=np.uint8)
+                self.blobs.read_range(file, int(self.offsets[file]) + begin, rest)
+                digest.update(rest.data)
 
     def _sampled(self, file: int, length: int, key: bytes) -> list[tuple[int, int]]:
         """Return the runs of one file that a sampled digest reads, ascending.

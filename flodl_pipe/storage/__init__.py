@@ -1,1 +1,1 @@
-"""Bytes by position: an ordered list of blobs (files, later remote objects) behind one interface."""
+"""Bytes by position: an ordered list of blobs (files, remote objects) behind one interface."""
