@@ -24,7 +24,7 @@ def run(tmp_path):
     (recipe,) = blocks("yaml")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text(recipe)
-    outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "FLODL_PIPE_CONFIG_PATH")
+    outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "FLODL_PIPE_CONFIG_PATH", "FLODL_PIPE_ALLOW_IMPORT")
     environment = {name: value for name, value in os.environ.items() if name not in outside}
 
     def start(*argv):
@@ -43,7 +43,7 @@ def run(tmp_path):
 
 
 def test_the_readme_has_the_examples_tested_here():
-    assert [len(blocks(language)) for language in ("yaml", "bash", "python")] == [1, 2, 2]
+    assert [len(blocks(language)) for language in ("yaml", "bash", "python")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("commands", blocks("bash"), ids=["run", "resume"])
@@ -54,7 +54,7 @@ def test_the_commands_of_the_readme_run(run, commands):
         assert run("-m", "flodl_pipe", *argv)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=["load", "resume"])
+@pytest.mark.parametrize("code", blocks("python"), ids=["load", "resume", "dataset"])
 def test_the_python_of_the_readme_runs(run, code):
     # Warnings are errors here as in the other tests.
     run("-W", "error", "-c", code)
@@ -85,9 +85,12 @@ def test_files_that_are_named_exist(page):
     assert [file for file in files if not (ROOT / file).exists()] == []
 
 
-def test_every_page_of_the_docs_is_linked_from_the_readme():
+def test_every_page_of_the_docs_is_linked_from_the_readme_or_from_its_chapter():
     pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")]
     assert [page for page in pages if f"]({page})" not in README] == []
+    chapter = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    parts = [page.name for page in (ROOT / "docs" / "sources").glob("*.md")]
+    assert [part for part in parts if f"](sources/{part})" not in chapter] == []
 
 
 def test_the_makefile_has_the_targets_that_are_named():
