@@ -74,7 +74,7 @@ class MixtureOrder:
         self.num_picks = num_picks
         self.block = block
         self._parts = tuple(parts)
-        self._schedule = Schedule(changes(parts, schedule, block))
+        self._planned = self._schedule = Schedule(changes(parts, schedule, block))
         self._seed = seed if shuffle else None
         sizes = [part.num_samples for part in parts]
         self._starts = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -133,14 +133,15 @@ class MixtureOrder:
     def with_history(self, history: str, position: int) -> "MixtureOrder":
         """Return the order of a run that was saved at a position of the whole run, and has this order's future.
 
-        What is past stays as it was served. The weights that this order has at the next block's start apply from there
-        on, and its later changes after that; every part goes on where it was.
+        What is past stays as it was served. The weights that this order was made with for the next block's start apply
+        from there on, and its later changes after that; every part goes on where it was. A history that this order got
+        itself plays no part.
 
         Raises:
             ResumeError: if the history is damaged or not of this mixture.
         """
         resumed = copy.copy(self)
-        resumed._schedule = self._schedule.resumed(history, position, self.block, len(self._parts))  # noqa: SLF001 - of this class
+        resumed._schedule = self._planned.resumed(history, position, self.block, len(self._parts))  # noqa: SLF001 - of this class
         return resumed
 
     def runs_out(self) -> tuple[int, int] | None:

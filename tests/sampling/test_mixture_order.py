@@ -148,6 +148,14 @@ def test_a_change_in_the_config_that_lies_ahead_stays_and_one_in_the_past_does_n
     assert config.history(21) == "0:5,5;20:2,8"
 
 
+def test_a_run_may_be_resumed_from_one_place_after_another():
+    config = make(schedule=((0, (0.5, 0.5)),))
+    later = config.with_history("0:7,3;40:2,8", 60)
+    assert later.history(1000) == "0:7,3;40:2,8;60:5,5"
+    assert later.with_history("0:7,3", 20).history(1000) == "0:7,3;20:5,5"
+    assert later.with_history("", 0).history(1000) == "0:5,5"
+
+
 def test_weights_change_at_the_next_block():
     order = make(schedule=((0, (0.7, 0.3)), (31, (0.2, 0.8))))
     assert order.history(1000) == "0:7,3;40:2,8"
