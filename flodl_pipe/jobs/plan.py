@@ -63,7 +63,7 @@ def plan_sections(config: Config, found: Outline) -> tuple[Section, ...]:
 def _source(config: Config, found: Outline) -> Rows:
     source = found.source
     fingerprint = source.fingerprint()
-    covers = "every byte" if fingerprint.full else "sizes, layout and blocks of the files"
+    covers = "every byte" if fingerprint.full else fingerprint.covers
     return (
         ("kind", config.source.kind),
         *told(source),

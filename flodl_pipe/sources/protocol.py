@@ -27,11 +27,13 @@ class Fingerprint:
         summary: What the digest covers, in words (kind, sizes, dtype, window), so that a mismatch can be read.
         digest: Hexadecimal digest over sizes, layout and content blocks.
         full: Whether every byte was read (``verify``), or sizes and sampled blocks only.
+        covers: What was read of the content, in words, when not all of it.
     """
 
     summary: str
     digest: str
     full: bool = False
+    covers: str = "sizes, layout and blocks of the files"
 
     def __str__(self) -> str:
         return f"{self.summary} [{self.digest}]"

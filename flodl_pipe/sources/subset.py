@@ -106,7 +106,7 @@ class Subset:
         else:
             digest.update(b"indices|")
             digest.update(self._indices.astype("<i8", copy=False).data)
-        return Fingerprint(f"{base.summary}, {self._count()}", digest.hexdigest(), base.full)
+        return Fingerprint(f"{base.summary}, {self._count()}", digest.hexdigest(), base.full, base.covers)
 
     def check_unchanged(self) -> None:
         """Compare the source's files with what they were; see :class:`flodl_pipe.sources.protocol.BundledSource`."""

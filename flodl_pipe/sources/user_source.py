@@ -112,7 +112,7 @@ class UserSource:
             for row in range(last - first):
                 for array in out.values():
                     digest.update(array[row].tobytes())
-        return Fingerprint(summary, digest.hexdigest(), full)
+        return Fingerprint(summary, digest.hexdigest(), full, "their number, their fields, and some of the samples")
 
     def check_unchanged(self) -> None:
         """Compare the dataset's length with what it was: of an object in memory nothing else can be told.
