@@ -70,7 +70,8 @@ def tell_format(name: str, file_format: str) -> TextFormat:
     >>> str(tell_format("/data/c4-00001.JSON.gz", "auto")), str(tell_format("notes", "lines"))
     ('jsonl.gz', 'lines')
     """
-    path = PurePath(name.lower())
+    # An address may go on with a query; a local name may hold any sign.
+    path = PurePath((name.partition("?")[0] if "://" in name else name).lower())
     packing = _PACKINGS.get(path.suffix, "")
     ending = (path.with_suffix("") if packing else path).suffix
     if file_format == "auto":
