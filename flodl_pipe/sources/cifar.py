@@ -86,7 +86,8 @@ def cifar_files(layout: CifarLayout, folder: DataFolder, split: str) -> list[str
         pickles = [stem for stem in (name.removesuffix(".bin") for name in missing) if stem in folder.entries]
         if pickles:
             raise _is_pickled(folder.join(pickles[0]), layout)
-        raise folder.missing(missing, f"split {split} of {layout.title} is {', '.join(names)}")
+        whole = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        raise folder.missing(missing, f"split {split} of {layout.title} is {whole}")
     return [folder.join(name) for name in names]
 
 

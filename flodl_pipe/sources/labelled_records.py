@@ -20,7 +20,7 @@ from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.storage.memory import MemoryBlobs
 from flodl_pipe.storage.protocol import Blobs
-from flodl_pipe.units import format_bytes, format_count
+from flodl_pipe.units import format_count
 
 __all__ = ["LabelRule", "LabelledRecords"]
 
@@ -127,9 +127,8 @@ class LabelledRecords:
         self._blobs.check_unchanged()
 
     def facts(self) -> tuple[Fact, ...]:
-        """Return what ``plan`` tells: files, samples, classes, and what is held in memory."""
-        held = (Fact("held in memory", format_bytes(self.held_bytes)),) if self.held_bytes else ()
-        return (*self._facts, Fact("samples", format_count(len(self))), *held)
+        """Return what ``plan`` tells: where the data comes from, its files and classes."""
+        return self._facts
 
     def close(self) -> None:
         """Close the files open in this process; a later read opens them again."""
