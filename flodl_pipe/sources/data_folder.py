@@ -16,6 +16,7 @@ from flodl_pipe.sources.containers import refuse_container
 from flodl_pipe.storage.address import local_path
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.protocol import Blobs
+from flodl_pipe.storage.remote_address import is_remote
 
 __all__ = ["DataFolder", "read_head", "refuse_archive", "stands_alone"]
 
@@ -41,7 +42,7 @@ class DataFolder:
     """
 
     def __init__(self, address: str) -> None:
-        self.is_remote = "://" in address and not address.lower().startswith("file://")
+        self.is_remote = is_remote(address)
         self.address = (address if self.is_remote else local_path(address)).rstrip("/") or "/"
         self.entries: frozenset[str] = frozenset() if self.is_remote else frozenset(_list(self.address))
 
