@@ -6,6 +6,7 @@ Built once per global batch. The engine holds no reference to the loader, so tha
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import final
 
 from flodl_pipe.cluster.context import RunContext
@@ -161,7 +162,7 @@ class Engine:
         ahead = Lookahead(
             self._steps, self._order, epoch=spot.epoch, position=spot.position, min_steps=self.plan.group_steps
         )
-        self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead)
+        self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead, close_of(self._source))
         return self._reading
 
     def granted(self) -> tuple[tuple[str, int], ...]:
@@ -182,8 +183,12 @@ class Engine:
         if self._resident is not None:
             self._resident.stop()
         self._ledger.release(self._owner)
-        if isinstance(self._source, BundledSource):
-            self._source.close()
+        close_of(self._source)()
 
     def _resident_given_up(self) -> None:
         self._ledger.release(self._owner, "resident set")
+
+
+def close_of(source: Source) -> Callable[[], None]:
+    """Return what closes a source's files; nothing for one that has none."""
+    return source.close if isinstance(source, BundledSource) else lambda: None

@@ -10,10 +10,11 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import final
 
 from flodl_pipe.errors import LoaderError
-from flodl_pipe.loader.at_exit import stop_at_exit
+from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.groups import Group, SequenceTable
 from flodl_pipe.loader.lookahead import Lookahead
@@ -34,6 +35,7 @@ class Reading:
         pool: The slots.
         pool_lock: Guards the pool, which outlives a pass.
         ahead: Picks of the pass.
+        interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
 
     Attributes:
         wait_s: Time the loop waited for groups that were not ready.
@@ -46,6 +48,7 @@ class Reading:
         pool: SlotPool,
         pool_lock: contextlib.AbstractContextManager[object],
         ahead: Lookahead,
+        interrupt: Callable[[], None],
     ) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
@@ -53,6 +56,7 @@ class Reading:
         self._filler = filler
         self._pool = pool
         self._pool_lock = pool_lock
+        self._interrupt = interrupt
         self._process = os.getpid()
         self._pace = Pace(plan.num_readers)
         self._taken_s = 0.0
@@ -128,8 +132,7 @@ class Reading:
         current = threading.current_thread()
         if not wait or current in self._threads:
             return  # a reader may be the one that collects the iterator: it ends by itself
-        for thread in self._threads:
-            thread.join()
+        join_readers(self._threads, self._interrupt)
         with self._pool_lock:
             for group in self._table.drain():
                 for slot in group.slots():

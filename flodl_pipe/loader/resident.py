@@ -19,6 +19,7 @@ from typing import Protocol, final
 import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
+from flodl_pipe.loader.at_exit import join_readers
 from flodl_pipe.memory.budget import floor_bytes
 from flodl_pipe.memory.probe import probe_host
 from flodl_pipe.sources.protocol import BundledSource, Extents, Source
@@ -177,7 +178,7 @@ class ResidentSet:
         self._stop.set()
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
-            thread.join()
+            join_readers([thread], self._source.close if isinstance(self._source, BundledSource) else lambda: None)
 
     def _short_of_memory(self) -> bool:
         memory = probe_host()

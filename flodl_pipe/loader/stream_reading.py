@@ -16,7 +16,7 @@ import numpy as np
 
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.digest import row_hashes
-from flodl_pipe.loader.at_exit import stop_at_exit
+from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import EnginePlan
@@ -135,7 +135,7 @@ class StreamReading:
         if not wait or thread is threading.current_thread():
             return  # the reader may be the one that collects the iterator: it ends by itself
         if thread is not None:
-            thread.join()
+            join_readers([thread], self._stream.close)
         if self._sequence is not None:
             self._sequence.close()
             self._sequence = None

@@ -112,6 +112,7 @@ class Records:
         self.ordering: Ordering = None
         self.tiers_off: str | None = None
         self.held_bytes = 0
+        self.delivery: object = ("records", tuple(self._parts.items()))
         self.extents: Extents | None = RecordExtents(
             self._joined, RowTable(self._counts, self._joined.starts, record_bytes), record_bytes
         )

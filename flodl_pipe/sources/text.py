@@ -98,6 +98,7 @@ class Text:
         self.extents, self.ordering = self._shards.extents, self._shards.ordering
         self.tiers_off: str | None = None
         self.held_bytes = int(ids.nbytes)
+        self.delivery = self._shards.delivery
 
     @classmethod
     def open(cls, path: str | Sequence[str], *, notes: tuple[Fact, ...] = (), **options: Any) -> "Text":

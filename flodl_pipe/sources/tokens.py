@@ -106,6 +106,7 @@ class TokenShards:
             self.ordering = Drawn(len(Windows(table.tokens, seq_len, seq_len, keep_tail=False)))
         self.tiers_off: str | None = None
         self.held_bytes = 0
+        self.delivery: object = ("tokens", tail, documents)
         self.extents: Extents | None = (
             None if tail == "keep" else TokenExtents(joined, self._windows, table.dtype, self._check)
         )

@@ -50,6 +50,7 @@ class UserSource:
         self.ordering: Ordering = None
         self.tiers_off = tiers_off
         self.held_bytes = 0
+        self.delivery: object = "as stored"
         self._scratch = threading.local()
         self._renew_lock()
 

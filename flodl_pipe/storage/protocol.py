@@ -1,6 +1,6 @@
 """The storage contract: an ordered list of blobs, read by position.
 
-A blob is a run of bytes with a size: a local file, later a remote object. Sources speak to the whole list at once,
+A blob is a run of bytes with a size: a local file, or a remote object. Sources speak to the whole list at once,
 because one vectored read may gather rows from many blobs. Everything here is lazy: nothing stays open until the first
 read, and an unread or unpickled object holds names and sizes only.
 """
@@ -78,5 +78,8 @@ class Blobs(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what is open in this process. The object stays usable: the next read opens again."""
+        """Close what is open in this process. The object stays usable: the next read opens again.
+
+        Reads of remote objects that other threads are waiting for end with an error.
+        """
         ...

@@ -23,7 +23,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage.remote_address import RemoteAddress
 from flodl_pipe.storage.remote_client import RemoteClient, RemotePolicy
 from flodl_pipe.storage.remote_errors import RangeIgnored
-from flodl_pipe.storage.remote_flight import Overdue, fly
+from flodl_pipe.storage.remote_flight import Ended, Flights, Overdue, fly
 from flodl_pipe.storage.remote_pins import RemotePin
 from flodl_pipe.storage.remote_ranges import RowRange, coalesce
 from flodl_pipe.units import format_bytes, format_count, format_duration
@@ -64,6 +64,7 @@ class RemoteBlobs:
         self._policy = policy or RemotePolicy()
         self._client: RemoteClient | None = None
         self._heads: dict[int, ByteArray] = {}
+        self._flights = Flights()
         self._pins = tuple(self._open())
         self._sizes: IndexArray = np.array([pin.size for pin in self._pins], dtype=np.int64)
         self._whole: BoolArray = np.zeros(len(self._pins), dtype=np.bool_)
@@ -158,12 +159,19 @@ class RemoteBlobs:
             raise wrong[min(wrong)]
 
     def close(self) -> None:
-        """Let go of the connections of this process; the next read opens new ones."""
+        """Let go of the connections of this process; the next read opens new ones.
+
+        Reads that other threads are waiting for end with an error.
+        """
+        self._flights.end()
         self._client = None
         self._heads = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_client": None, "_heads": {}}
+        return {**self.__dict__, "_client": None, "_heads": {}, "_flights": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _flights=Flights())
 
     def __repr__(self) -> str:
         return f"RemoteBlobs({', '.join(self._names[:3])}{', ...' if len(self._names) > 3 else ''})"
@@ -222,9 +230,11 @@ class RemoteBlobs:
         in_flight = max(1, min(policy.in_flight, len(jobs), policy.flight_bytes // max(longest, 1)))
         late = False
         try:
-            fly(jobs, in_flight=in_flight, deadline_s=policy.deadline_s)
+            fly(jobs, in_flight=in_flight, deadline_s=policy.deadline_s, flights=self._flights)
         except Overdue:
             late = True
+        except Ended:
+            raise SourceError(f"{self._names[0]}: closed while it was read") from None
         if late:
             raise SourceError(
                 f"{self._names[0]} (object 1 of {len(self._names)}): {what} did not come within the deadline of "

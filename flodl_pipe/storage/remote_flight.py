@@ -8,12 +8,13 @@ loop) are all served alike, and nothing is left behind.
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import final
 
 from flodl_pipe.errors import SourceError
 
-__all__ = ["Overdue", "fly"]
+__all__ = ["Ended", "Flights", "Overdue", "fly"]
 
 _process: int | None = None
 
@@ -23,13 +24,57 @@ class Overdue(Exception):  # noqa: N818 - worded by whoever knows what was asked
     """The deadline passed."""
 
 
-def fly(jobs: Iterable[Callable[[], Awaitable[None]]], *, in_flight: int, deadline_s: float) -> None:
+@final
+class Ended(Exception):  # noqa: N818 - as above
+    """Another thread ended the flight."""
+
+
+@final
+class Flights:
+    """Flights that are under way, for another thread to end. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[asyncio.Task[None], asyncio.AbstractEventLoop] = {}
+
+    def begin(self, task: "asyncio.Task[None]", loop: asyncio.AbstractEventLoop) -> None:
+        """Note that a flight begins."""
+        with self._lock:
+            self._under_way[task] = loop
+
+    def done(self, task: "asyncio.Task[None]") -> bool:
+        """Note that a flight is over; return whether it was left to end by itself."""
+        with self._lock:
+            return self._under_way.pop(task, None) is not None
+
+    def end(self) -> None:
+        """End all that are under way."""
+        with self._lock:
+            for task, loop in self._under_way.items():
+                loop.call_soon_threadsafe(task.cancel)
+            self._under_way.clear()
+
+
+def fly(
+    jobs: Iterable[Callable[[], Awaitable[None]]],
+    *,
+    in_flight: int,
+    deadline_s: float,
+    flights: Flights | None = None,
+) -> None:
     """Run jobs, at most ``in_flight`` of them at any time, in the order given; return when all are done.
 
     The first error ends the others.
 
+    Args:
+        jobs: What to run.
+        in_flight: Most at a time.
+        deadline_s: Seconds for all of them.
+        flights: Where the flight is listed, so that another thread can end it.
+
     Raises:
         Overdue: if they are not done after ``deadline_s`` seconds.
+        Ended: if another thread ended them.
         SourceError: in a process forked from one that has used the client.
     """
     _require_own_process()
@@ -37,13 +82,19 @@ def fly(jobs: Iterable[Callable[[], Awaitable[None]]], *, in_flight: int, deadli
         loop = asyncio.new_event_loop()
         try:
             task = loop.create_task(_run(iter(jobs), in_flight, deadline_s))
+            listed = flights or Flights()
+            listed.begin(task, loop)
             try:
                 loop.run_until_complete(task)
-            except BaseException:
+            except BaseException as error:
                 task.cancel()
                 with contextlib.suppress(BaseException):
                     loop.run_until_complete(task)
+                if not listed.done(task) and isinstance(error, asyncio.CancelledError):
+                    raise Ended from None
                 raise
+            finally:
+                listed.done(task)
         finally:
             loop.close()
 
