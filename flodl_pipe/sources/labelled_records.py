@@ -92,6 +92,7 @@ class LabelledRecords:
             )
         )
         self.thread_safe = True
+        self.delivery: object = ("labelled", self._records.delivery, tuple(labels))
         self.ordering: Ordering = None
         self.tiers_off: str | None = None
         self.extents: Extents | None = inner if self._check is None else _CheckedExtents(inner, self._check)
