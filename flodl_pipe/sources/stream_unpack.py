@@ -148,6 +148,6 @@ def _inflate(member: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
         if part:
             yield part
         data = member.unconsumed_tail
-        # A full portion may leave more inside, even when all of the input is taken in.
-        if member.eof or (not data and len(part) < CHUNK_BYTES):
+        # What may still be inside comes out with the next input: a member ends with eight bytes that are no content.
+        if member.eof or not data:
             return

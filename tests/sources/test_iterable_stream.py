@@ -71,20 +71,21 @@ class StatefulDataset(Generated):
 
     def __init__(self, shard: int, length: int) -> None:
         super().__init__(shard, length)
-        self.begin = self.at = 0
+        self.begin = {"at": 0}
+        self.state = {"at": 0}
 
     def __iter__(self) -> Iterator[Any]:
-        self.at = self.begin
-        for number in range(self.begin, self.length):
+        state = self.state = dict(self.begin)
+        for number in range(state["at"], self.length):
             self.asked.append(number)
-            self.at = number + 1
+            state["at"] = number + 1
             yield sample(self.shard, number)
 
     def state_dict(self) -> Any:
-        return {"at": self.at}
+        return self.state
 
     def load_state_dict(self, state: Any) -> None:
-        self.begin = state["at"]
+        self.begin = state
 
 
 class IterableContract(StreamContract):
