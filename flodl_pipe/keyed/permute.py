@@ -88,7 +88,9 @@ class _SortedHashes:
         hashes = np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA) + np.uint64(first)
         mix_words(hashes)
         hashes ^= np.uint64(second)
-        self._items: IndexArray = np.argsort(mix_words(hashes), kind="stable").astype(np.int64, copy=False)
+        # Every step above is a bijection of words, so no two hashes are equal and any sort gives this order; NumPy's
+        # quickest takes a sixth of the time of its stable one.
+        self._items: IndexArray = np.argsort(mix_words(hashes)).astype(np.int64, copy=False)
         self._positions: IndexArray | None = None
 
     def at(self, positions: IndexArray) -> IndexArray:
