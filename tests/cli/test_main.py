@@ -55,7 +55,7 @@ def test_nothing_given_says_what_is_needed(call):
     assert status == 2
     assert "source.seq_len: required" in err
     assert "loader.batch_size: required" in err
-    assert "+recipe=NAME with one of: nanogpt_bin, olmo_shards, olmo_shards_npy" in err
+    assert "+recipe=NAME with one of: cifar10, cifar10_disk, custom," in err
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ ANSWERS_WITHIN_S = 3.0
 @pytest.mark.parametrize(
     ("argv", "status", "text"),
     [
-        (["--help"], 0, "recipe: nanogpt_bin, olmo_shards, olmo_shards_npy"),
+        (["--help"], 0, "recipe: cifar10, cifar10_disk, custom, "),
         (["+recipe=olmo_shards", "--cfg", "job"], 0, "seq_len: 1024"),
         (["+recipe=olmo_shards", "loader.batch_sise=3"], 2, "Did you mean 'batch_size'?"),
         (["--version"], 0, "flodl_pipe 0."),

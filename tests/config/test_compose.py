@@ -77,7 +77,7 @@ def test_every_unset_key_is_reported_at_once_with_the_recipes_to_start_from():
     found = problems("sampling.seed=1")
     assert set(found) == {"source.seq_len", "loader.batch_size"}
     assert found["source.seq_len"].message == "required: give source.seq_len=... or set it in a recipe"
-    assert "+recipe=NAME with one of: nanogpt_bin, olmo_shards, olmo_shards_npy" in found["loader.batch_size"].message
+    assert "+recipe=NAME with one of: cifar10, cifar10_disk, custom," in found["loader.batch_size"].message
     assert "+recipe=NAME" not in problems("olmo_shards", "source.seq_len=???")["source.seq_len"].message
 
 
@@ -90,7 +90,8 @@ def test_all_faults_are_one_block_with_their_places(folder):
         load_config("mine", "sampling.seed=-1", "reports.progres=true")
     assert str(caught.value) == (
         "4 problems in the config\n"
-        "  source.kind: unknown kind 'tokn_shards'. Did you mean 'token_shards'? Known kinds: token_shards, records\n"
+        "  source.kind: unknown kind 'tokn_shards'. Did you mean 'token_shards'? Known kinds: token_shards, records, "
+        "mnist, fashion_mnist, cifar10, cifar10_disk, cifar100, shakespeare, stream, mixture, custom\n"
         "      set at recipes/mine.yaml:5\n"
         "  sampling.seed: must be at least 0, got -1\n"
         "      set at command line: sampling.seed=-1\n"
@@ -120,12 +121,12 @@ def test_a_key_of_another_section_or_kind_is_pointed_out():
 @pytest.mark.parametrize(
     ("words", "key", "message"),
     [
-        (("olmo_shard",), "recipe", "there is no recipe 'olmo_shard'. Did you mean 'olmo_shards'? Known recipes: nano"),
+        (("olmo_shard",), "recipe", "there is no recipe 'olmo_shard'. Did you mean 'olmo_shards'? Known recipes: cifar10, "),
         (("recipe=exp/x",), "recipe", "there is no recipe 'exp/x'."),
         (
             ("source=record",),
             "source",
-            "there is no option 'record'. Did you mean 'records'? Known options: records, tok",
+            "there is no option 'record'. Did you mean 'records'? Known options: cifar10, ",
         ),
         (("job=pln",), "job", "there is no option 'pln'. Did you mean 'plan'?"),
         (("+recip=olmo_shards",), "recip", "unknown key. Did you mean 'recipe'?"),

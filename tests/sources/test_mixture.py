@@ -37,8 +37,8 @@ def tokens(
     file.parent.mkdir(parents=True, exist_ok=True)
     np.random.default_rng(seed).integers(0, 60_000, count).astype(np.dtype(dtype).newbyteorder("<")).tofile(file)
     source = TokenShards.open(str(file), dtype=dtype, **{"seq_len": 8, **options})
-    if alike:
-        source.delivery = "shifted"
+    if not alike:
+        source.delivery = None  # as of a source that says nothing
     return source
 
 
@@ -117,7 +117,7 @@ def test_a_row_knows_its_part_only_where_it_must(tmp_path: Path) -> None:
     sizes = [len(part) for part in other._sources]
     stored = read_stored(other, np.arange(len(other)))
     assert np.array_equal(stored[PART_FIELD], np.repeat([0, 1, 2], sizes))
-    other._sources[1].delivery = "shifted"
+    other._sources[1].delivery = alike._sources[0].delivery
     assert Mixture(other._parts, other.ordering.schedule, block=10).spec.names == ("tokens", PART_FIELD)
 
 
