@@ -114,6 +114,9 @@ def _warn_of_missing() -> None:
 class _Task:
     """What Hydra calls with each composed config. Pickles, as launchers need, when ``run`` does."""
 
+    folder: Path | None = None
+    """Of the class: the run folder while a task runs. Hydra's own record of it outlives the run."""
+
     def __init__(self, run: Callable[[Config], float | None], permission: Permission) -> None:
         self.run, self.permission = run, permission
         self.called = False
@@ -135,6 +138,7 @@ class _Task:
         ]
         user = next((s.path for s in settings.runtime.config_sources if s.provider == "command-line"), None)
         name = settings.job.config_name or "config"
+        _Task.folder = Path(settings.runtime.output_dir)
         composition = Composition(tuple(words), Path(user) if user else None, name, self.permission)
         try:
             self.value = self.run(composition.validate(composed))
@@ -144,6 +148,8 @@ class _Task:
             if isinstance(error, FlodlPipeError | BrokenPipeError) and not sweeps:
                 return None
             raise
+        finally:
+            _Task.folder = None
         return self.value
 
 
@@ -232,4 +238,4 @@ def instantiate_engine(config: Config, **arguments: Any) -> Any:
 
 def run_folder() -> Path | None:
     """Return the folder of the run that this process is in; None where there is none, as for :func:`load_config`."""
-    return Path(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else None
+    return _Task.folder

@@ -121,7 +121,11 @@ def test_a_key_of_another_section_or_kind_is_pointed_out():
 @pytest.mark.parametrize(
     ("words", "key", "message"),
     [
-        (("olmo_shard",), "recipe", "there is no recipe 'olmo_shard'. Did you mean 'olmo_shards'? Known recipes: cifar10, "),
+        (
+            ("olmo_shard",),
+            "recipe",
+            "there is no recipe 'olmo_shard'. Did you mean 'olmo_shards'? Known recipes: cifar10, ",
+        ),
         (("recipe=exp/x",), "recipe", "there is no recipe 'exp/x'."),
         (
             ("source=record",),
