@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flodl_pipe.config.allow_import import KEY as ALLOW_IMPORT
 from flodl_pipe.config.allow_import import Permission
 from flodl_pipe.config.explain import COMPOSITION_ERRORS, explain
-from flodl_pipe.config.keys import Key, dotted, parse_key
+from flodl_pipe.config.keys import Key, children, dotted, key_names, parse_key
 from flodl_pipe.config.places import conf_dir, recipe_names, user_dirs
 from flodl_pipe.config.provenance import setter, trace
 from flodl_pipe.config.recipes import GROUP, register, with_config_dir
@@ -35,6 +35,8 @@ from flodl_pipe.errors import ConfigError, Problem
 __all__ = ["Composition"]
 
 log = logging.getLogger("flodl_pipe")
+
+_WITH_KINDS = ("source", "job")
 
 
 @final
@@ -146,6 +148,8 @@ class Composition:
         except ConfigError as error:
             problems += error.problems
             sections[ALLOW_IMPORT] = []
+        for name in _WITH_KINDS:
+            self._keep_one_kind(sections, name)
         try:
             config = validate(sections, self.where, [] if has_recipe else recipe_names(self.config_dir))
         except ConfigError as error:
@@ -153,6 +157,21 @@ class Composition:
         if problems:
             raise ConfigError(problems)
         return config
+
+    def _keep_one_kind(self, sections: dict[str, Any], name: str) -> None:
+        """Drop the defaults of one kind from a section that a file or an override made one of another kind.
+
+        A recipe that says ``source: {kind: mnist}`` and chooses no option gets the keys of the default option as well.
+        What nobody but the option set goes; the model of the kind has defaults of its own, equal to its option's.
+        """
+        section = sections.get(name)
+        kind = section.get("kind") if isinstance(section, dict) else None
+        model = next((one for one in children(Config, name) if one.model_fields["kind"].default == kind), None)
+        if not isinstance(section, dict) or model is None or set(section) <= set(key_names(model)):
+            return
+        if self.where((name, "kind")) is not None:
+            for key in [key for key in section if self.where((name, key)) is None]:
+                del section[key]
 
     def _file_line(self, key: Key) -> str | None:
         """Return which line of a user's file sets a key, whatever is merged over it; None when none does."""

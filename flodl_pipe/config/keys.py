@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 __all__ = [
+    "UNSET",
     "Key",
     "children",
     "did_you_mean",
@@ -19,6 +20,9 @@ __all__ = [
     "may_be_added",
     "parse_key",
 ]
+
+UNSET = "??? "
+"""What a recipe's ``???`` becomes, a key that has to be given; told from OmegaConf's own by the blank."""
 
 Key = tuple[str | int, ...]
 """Path of a key; integers are places in a list."""
@@ -118,7 +122,8 @@ def may_be_added(model: type[BaseModel], key: Key) -> bool:
         model: The whole config.
         key: A key, such as ``("source", "parts", "web", "source", "stride")``.
     """
-    chosen = any(has_free_names(model, key[:end]) for end in range(1, len(key)))
+    # A section within a section is null until somebody fills it, as `source.subset` is.
+    chosen = len(key) > 2 or any(has_free_names(model, key[:end]) for end in range(1, len(key)))
     return chosen and bool(_types(model, key))
 
 

@@ -23,10 +23,11 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flodl_pipe.config.allow_import import KEY as ALLOW_IMPORT
 from flodl_pipe.config.allow_import import NOT_IN_A_FILE
+from flodl_pipe.config.keys import UNSET
 from flodl_pipe.config.places import ENVIRONMENT, conf_dir, display, recipe_dirs, user_dirs
 from flodl_pipe.errors import ConfigError
 
@@ -65,13 +66,19 @@ def _refusal(content: Any, at: tuple[str, ...] = ()) -> tuple[str, str] | None:
             name in ("_target_", "()")
             or (len(path) == 2 and at == ("hydra",) and path[1] not in _HYDRA_KEYS)
             or (len(path) == 3 and below is not None and path[2] not in below)
-            or (at == _SWEEP and str(name).lstrip("+~ \t").startswith(("hydra", ALLOW_IMPORT)))
+            or (at == _SWEEP and not _may_be_swept(str(name)))
         ):
             return key, f"not allowed in a recipe: {why}"
         found = _refusal(value, path)
         if found:
             return found
     return None
+
+
+def _may_be_swept(name: str) -> bool:
+    """Return whether a recipe may sweep a key: a plain path of ours. ``GROUP@PACKAGE`` would put a file anywhere."""
+    plain = re.fullmatch(r"\+{0,2}([A-Za-z_]\w*)(?:[./]\w+)*", name)
+    return plain is not None and plain[1] not in ("hydra", ALLOW_IMPORT)
 
 
 def _refuse_defaults(defaults: Any) -> str | None:
@@ -86,6 +93,15 @@ def _refuse_defaults(defaults: Any) -> str | None:
             if str(option).startswith("/"):
                 return f"{group}: {option}"
     return None
+
+
+def _keep_unset(node: Any) -> None:
+    """Spell ``???`` so that it survives the merge: OmegaConf takes it for saying nothing, and keeps what was there."""
+    for key in list(node.keys()) if isinstance(node, DictConfig) else range(len(node)):
+        if OmegaConf.is_missing(node, key):
+            node[key] = UNSET
+        elif isinstance(node._get_node(key), DictConfig | ListConfig):  # noqa: SLF001 - reading would resolve
+            _keep_unset(node._get_node(key))  # noqa: SLF001
 
 
 @final
@@ -152,6 +168,7 @@ class RecipeSource(FileConfigSource):
         if refused:
             raise ConfigError.at(refused[0], refused[1], display(file))
         result.header["package"] = "_global_"
+        _keep_unset(result.config)
         return result
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:

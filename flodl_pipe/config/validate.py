@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from flodl_pipe.config.base import shown
-from flodl_pipe.config.keys import Key, children, did_you_mean, dotted, elsewhere, key_names, locate
+from flodl_pipe.config.keys import UNSET, Key, children, did_you_mean, dotted, elsewhere, key_names, locate
 from flodl_pipe.config.root import Config
 from flodl_pipe.errors import ConfigError, Problem
 
@@ -57,7 +57,7 @@ def _take_unset(node: Any, at: Key = ()) -> list[Key]:
         return []
     unset: list[Key] = []
     for name, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
-        if value == "???":
+        if value in ("???", UNSET):
             unset.append((*at, name))
         else:
             unset += _take_unset(value, (*at, name))

@@ -326,3 +326,9 @@ def test_config_and_error_pickle():
     with pytest.raises(ConfigError) as caught:
         load_config("olmo_shards", "loader.batch_size=0")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_section_that_is_null_is_filled_with_a_plus():
+    (problem,) = problems("mnist", "source.subset.fraction=0.1").values()
+    assert problem.message == "not there yet: add it with a leading +, +source.subset.fraction=..."
+    assert load_config("mnist", "+source.subset.fraction=0.1").source.subset.fraction == 0.1

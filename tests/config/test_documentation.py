@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
@@ -58,3 +59,23 @@ def test_the_recipe_shown_works(folder):
     config = load_config("mine")
     assert (config.loader.batch_size, config.sampling.shuffle) == (64, False)
     assert config.source.path == "/data/shards/part-*.bin"
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SHOWN = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in [DOCS / "sources.md", *sorted((DOCS / "sources").glob("*.md"))]
+    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
+]
+
+
+@pytest.mark.parametrize("block", SHOWN)
+def test_a_recipe_shown_composes_as_it_is(block, folder):
+    folder("recipes/mine.yaml", block)
+    given = yaml.safe_load(block)
+    words = [] if "loader" in given else ["loader.batch_size=4"]
+    config = load_config("mine", *words, "allow_import=[mypkg]")
+    chosen = {
+        key: value for entry in given.get("defaults", []) if isinstance(entry, dict) for key, value in entry.items()
+    }
+    assert config.source.kind == given["source"].get("kind", chosen.get("override /source", "token_shards"))

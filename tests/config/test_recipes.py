@@ -73,6 +73,9 @@ FORBIDDEN = {
     "sweeper": "hydra: {sweeper: {custom_search_space: os.system}}",
     "sweep_key": "hydra: {sweeper: {params: {+hydra.callbacks.x: 1}}}",
     "sweep_key_spaced": "hydra: {sweeper: {params: {' ~hydra.job.name': 1}}}",
+    "sweep_package": "hydra: {sweeper: {params: {'+recipe@hydra.job_logging': b}}}",
+    "sweep_environment": "hydra: {sweeper: {params: {'recipe@hydra.job': b}}}",
+    "sweep_group": "hydra: {sweeper: {params: {hydra/job_logging: none}}}",
     "sweep_indirect": "x: {hydra.job.name: 1}\nhydra: {sweeper: {params: '${x}'}}",
     "sweeper_indirect": "hydra: {sweeper: '${x}'}",
     "mode": "hydra: {mode: MULTIRUN}",
@@ -138,3 +141,45 @@ def test_a_folder_of_the_environment_that_is_missing_is_reported_once(folder, mo
         assert load_config("mine").loader.batch_size == 3
     expected = f"flodl_pipe: warning: {folder.path}/none of FLODL_PIPE_CONFIG_PATH is ignored: there is no such folder"
     assert [record.getMessage() for record in caplog.records] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "rest"),
+    [
+        ("kind: mnist", "mnist", {"split": "train", "num_classes": 10}),
+        ("{kind: shakespeare, seq_len: 8}", "shakespeare", {"train_fraction": 0.9}),
+        ("{kind: records, path: a, record_bytes: 2, fields: {x: {offset: 0, dtype: u1}}}", "records", {}),
+        ("{kind: custom, factory: 'a:b'}", "custom", {"args": {}}),
+    ],
+)
+def test_a_recipe_may_name_its_kind_without_choosing_an_option(section, kind, rest, folder):
+    if not section.startswith("{"):
+        section = f"{{{section}}}"
+    folder("recipes/mine.yaml", f"source: {section}\nloader: {{batch_size: 2}}\n")
+    source = load_config("mine").source
+    assert source.kind == kind
+    assert {name: getattr(source, name) for name in rest} == rest
+    assert load_config("mine", "source.on_error=raise").source == source
+
+
+def test_what_a_kind_needs_and_what_it_lacks_is_told_even_so(folder):
+    folder("recipes/mine.yaml", "source: {kind: shakespeare, dtype: uint16}\nloader: {batch_size: 2}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config("mine")
+    found = {problem.key: (problem.message, problem.where) for problem in caught.value.problems}
+    assert set(found) == {"source.dtype", "source.seq_len"}
+    assert found["source.dtype"][1] == "recipes/mine.yaml:1"
+
+
+def test_the_kind_alone_may_be_given_on_the_command_line():
+    assert load_config("source.kind=mnist", "loader.batch_size=2").source.kind == "mnist"
+
+
+def test_a_key_that_a_recipe_leaves_open_has_to_be_given(folder):
+    folder("recipes/mine.yaml", "source:\n  path: ???\nloader:\n  batch_size: 4\n")
+    with pytest.raises(ConfigError, match=r"source\.path: required: give source\.path=") as caught:
+        load_config("mine", "source.seq_len=8")
+    assert caught.value.problems[0].where == "recipes/mine.yaml:2"
+    assert load_config("mine", "source.seq_len=8", "source.path=/a").source.path == "/a"
+    folder("recipes/next.yaml", "defaults: [mine]\nsource: {path: /b, seq_len: 8}\n")
+    assert load_config("next").source.path == "/b"
