@@ -13,11 +13,8 @@ KnownSetName = Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "shakesp
 """A data set that can be downloaded."""
 
 
-class RunJob(StrictModel):
-    """Iterate the loader, as a training loop would."""
-
-    kind: Literal["run"] = "run"
-    """Run."""
+class _Steps(StrictModel):
+    """How far a run goes, and where it keeps its place."""
 
     epochs: Count = 1
     """Passes over the data."""
@@ -38,7 +35,7 @@ class RunJob(StrictModel):
     """Seconds each step pretends to compute."""
 
     @model_validator(mode="after")
-    def _every_needs_save(self) -> "RunJob":
+    def _every_needs_save(self) -> "_Steps":
         if self.save_every_steps is not None and self.save is None:
             raise fault(
                 f"save_every_steps={self.save_every_steps} needs save: set save to the file to write, "
@@ -48,8 +45,15 @@ class RunJob(StrictModel):
         return self
 
 
-class PlanJob(StrictModel):
-    """Say what a run would do, and with how much memory, without doing it."""
+class RunJob(_Steps):
+    """Iterate the loader, as a training loop would."""
+
+    kind: Literal["run"] = "run"
+    """Run."""
+
+
+class PlanJob(_Steps):
+    """Say what a run would do, and with how much memory, without doing it. Takes the keys of a run."""
 
     kind: Literal["plan"] = "plan"
     """Plan."""

@@ -6,6 +6,7 @@ figures come from the same outline that a loader is built from, and what a run w
 
 import sys
 
+from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import fields, last_batch, told
 from flodl_pipe.jobs.plan_stream import plan_stream_sections
@@ -34,6 +35,9 @@ def main(config: Config) -> None:
     """
     found = outline(config)
     try:
+        job = config.job
+        if isinstance(job, PlanJob) and job.max_steps is None and isinstance(found, Outline):
+            found.require_epochs(job.epochs)
         if isinstance(found, StreamOutline):
             sections = plan_stream_sections(config, found)
         else:

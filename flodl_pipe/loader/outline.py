@@ -49,6 +49,11 @@ class Outline:
     plan: EnginePlan
     held_bytes: int
 
+    def require_epochs(self, num_epochs: int) -> None:
+        """Refuse more epochs than the source can serve; see :meth:`flodl_pipe.loader.feed.Feed.require_epochs`."""
+        if isinstance(self.order, MixtureOrder):
+            self.order.check_epochs(num_epochs)
+
 
 def first_global_batch(config: LoaderConfig, context: RunContext) -> int:
     """Return the rows of a step over all ranks, for a run that starts anew."""

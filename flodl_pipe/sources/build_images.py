@@ -54,12 +54,13 @@ def build_cifar(config: CifarConfig, data_dir: str) -> LabelledRecords:
 
 def _folder(config: IdxConfig | CifarConfig, name: str, data_dir: str) -> tuple[DataFolder, tuple[Fact, ...]]:
     """Return where the published files lie, and what to tell about that."""
+    split = Fact("split", config.split)
     if config.path is not None:
-        return DataFolder(config.path), ()
+        return DataFolder(config.path), (split,)
     default = default_path(data_dir, name, config.if_missing)
     if default is not None:
-        return DataFolder(default), ()
-    return DataFolder(str(sample_images(name))), (sample_images_fact(name),)
+        return DataFolder(default), (split,)
+    return DataFolder(str(sample_images(name))), (sample_images_fact(name), split)
 
 
 def _named(

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.default_path import UNFINISHED
 from flodl_pipe.sources.download import Refused, Transfer, no_room
 from flodl_pipe.sources.fetch_lock import fetch_lock
 from flodl_pipe.sources.fetched_files import (
@@ -42,7 +43,7 @@ _log = logging.getLogger("flodl_pipe")
 Progress = Callable[[str, int, int], None]
 """Told what is at work, the bytes done and the bytes in all."""
 
-_STAGING = ".fetch"
+_STAGING = UNFINISHED
 # Room left for everybody else on a disk that is filled by a download.
 _SPARE_BYTES = 16 << 20
 

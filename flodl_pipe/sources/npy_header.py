@@ -61,7 +61,7 @@ def _instead(head: bytes) -> str:
         return "it is empty (0 bytes); remove it or copy it again"
     return (
         f"its magic is {head[:6]!r}, not {NPY_MAGIC!r}; if it is a headerless dump of token ids (OLMo and nanoGPT name "
-        "theirs .npy and .bin), read it with format=raw and its type, for example dtype=uint16"
+        "theirs .npy and .bin), read it with source.format=raw and its type, for example source.dtype=uint16"
     )
 
 

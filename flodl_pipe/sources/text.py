@@ -164,7 +164,8 @@ class Text:
         """Return the identity of ids and vocabulary; see :class:`flodl_pipe.sources.protocol.Fingerprint`."""
         ids = self._shards.fingerprint(full=full)
         digest = hashlib.blake2b(f"text/1|{ids.digest}|{self.vocab}".encode(), digest_size=16).hexdigest()
-        return Fingerprint(f"text: vocabulary of {len(self.vocab)}; {ids.summary}", digest, full)
+        summary = f"text: vocabulary of {len(self.vocab)}; {ids.summary}"
+        return Fingerprint(summary, digest, full, "vocabulary, windows, and blocks of the ids in use")
 
     def check_unchanged(self) -> None:
         """Compare the files with what they were; see :class:`flodl_pipe.sources.protocol.BundledSource`."""

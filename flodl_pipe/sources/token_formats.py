@@ -143,7 +143,7 @@ def _read_llmc(name: str, head: bytes) -> _Shard:
     if head[:4] != _LLMC_MAGIC:
         raise SourceError(
             f"{name}: no llm.c token file: its magic is {int.from_bytes(head[:4], 'little')}, expected 20240520; a "
-            "nanoGPT .bin has no header: read it with format=raw dtype=uint16"
+            "nanoGPT .bin has no header: read it with source.format=raw source.dtype=uint16"
         )
     if len(head) < _LLMC_HEADER:
         raise SourceError(
@@ -167,9 +167,12 @@ def _read_raw(name: str, head: bytes, size: int, file_format: str, dtype: str | 
             "so it is headerless raw data, which does not say how wide a token is; set source.dtype, for example uint16"
         )
     if file_format == "raw" and head.startswith(NPY_MAGIC):
-        raise SourceError(f"{name}: a true .npy file with a NUMPY header, not a raw dump; read it with format=npy")
+        raise SourceError(
+            f"{name}: a true .npy file with a NUMPY header, not a raw dump; read it with "
+            "source.format=npy and source.dtype unset"
+        )
     if file_format == "raw" and head.startswith(_LLMC_MAGIC + b"\x01\0\0\0"):
-        raise SourceError(f"{name}: an llm.c file with a header, not a raw dump; read it with format=llmc")
+        raise SourceError(f"{name}: an llm.c file with a header, not a raw dump; read it with source.format=llmc")
     width = np.dtype(dtype).itemsize
     if size % width:
         raise SourceError(

@@ -132,3 +132,27 @@ def test_records_are_told(table, tmp_path):
     assert rows["kind"] == "records"
     assert rows["stored"] == "record uint8 3073; 3.00 KiB a row"
     assert rows["delivered"] == "label uint8, image uint8 3x32x32; 3.00 KiB a row"
+
+
+def test_a_plan_fits_behind_the_command_line_of_a_run(call, tokens):
+    run = [
+        "source.path=part-0.bin",
+        "source.dtype=uint16",
+        "source.format=raw",
+        "source.seq_len=8",
+        "loader.batch_size=4",
+    ]
+    tokens()
+    status, out, err = call(*run, "job.epochs=2", "job.max_steps=9", "job.save=a.json", "job=plan")
+    assert status == 0, err
+    assert "steps an epoch" in out
+
+
+def test_a_plan_says_when_a_part_of_a_mixture_is_used_up(call):
+    part = "{source: {kind: token_shards, if_missing: sample, format: raw, seq_len: 256}, weight: 1, max_epochs: 1}"
+    words = ["source=mixture", f"source.parts={{a: {part}, b: {part}}}", "loader.batch_size=4", "job=plan"]
+    status, _, err = call(*words)
+    assert status == 0, err
+    status, _, err = call(*words, "job.epochs=2")
+    assert status == 2
+    assert "max_epochs" in err
