@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from flodl_pipe.cluster.context import RunContext
@@ -15,12 +16,13 @@ from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, ResumeError
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
-from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.outline import outline_engine
+from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.upcoming import Upcoming
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
@@ -60,6 +62,8 @@ class Engine:
     ) -> None:
         outline = outline_engine(source, config, sampling, global_batch=global_batch, context=context)
         self._source = source
+        # Asked once: comparing an object with a protocol takes 20 us, every time.
+        self._bundled = source if isinstance(source, BundledSource) else None
         self._order = outline.order
         self._steps = outline.steps
         self.stream = outline.stream
@@ -94,6 +98,9 @@ class Engine:
             keep_digest=keep_digest,
             check_purity=config.check_purity,
         )
+        self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps)
+        self._pace = Pace(self.plan.num_readers)
+        self._close_source = close_of(source)
         self._reading: Reading | None = None
         self._process = os.getpid()
 
@@ -142,7 +149,7 @@ class Engine:
 
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:
         """Return name, samples and draws so far of each part of a mixture; see :class:`flodl_pipe.loader.feed.Feed`."""
-        ordering = self._source.ordering if isinstance(self._source, BundledSource) else None
+        ordering = self._bundled.ordering if self._bundled else None
         if not isinstance(ordering, Mixed) or not isinstance(self._order, MixtureOrder):
             return ()
         counts = self._order.counts(spot.epoch, spot.position)
@@ -155,14 +162,20 @@ class Engine:
 
     def read(self, spot: Spot) -> Reading:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
-        if isinstance(self._source, BundledSource):
-            self._source.check_unchanged()
+        if self._bundled:
+            self._bundled.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
-        ahead = Lookahead(
-            self._steps, self._order, epoch=spot.epoch, position=spot.position, min_steps=self.plan.group_steps
+        self._reading = Reading(
+            self.plan,
+            self._filler,
+            self.pool,
+            self._pool_lock,
+            self._upcoming.take(self._order, spot.epoch, spot.position),
+            self._pace,
+            interrupt=self._close_source,
+            on_all_claimed=partial(self._upcoming.prepare, self._order, spot.epoch + 1),
         )
-        self._reading = Reading(self.plan, self._filler, self.pool, self._pool_lock, ahead, close_of(self._source))
         return self._reading
 
     def granted(self) -> tuple[tuple[str, int], ...]:
@@ -183,7 +196,7 @@ class Engine:
         if self._resident is not None:
             self._resident.stop()
         self._ledger.release(self._owner)
-        close_of(self._source)()
+        self._close_source()
 
     def _resident_given_up(self) -> None:
         self._ledger.release(self._owner, "resident set")

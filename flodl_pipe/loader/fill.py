@@ -2,7 +2,7 @@
 
 One call of the source reads all rows of a group into the reader's own scratch rows (stored dtypes, small enough for the
 processor's cache), and one call of ``deliver`` per run of slots widens them into place. The number of Python steps is
-per group, not per row.
+per group, not per row. A resident set that keeps samples field by field delivers them by itself.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from flodl_pipe.errors import StagingError
 from flodl_pipe.keyed.digest import row_hashes
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.planes import PlaneStore
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.sources.protocol import BundledSource, Source
@@ -104,6 +105,10 @@ class Filler:
         """Fill whole steps ``first .. last - 1`` of the group."""
         step_rows = len(group.picks) // group.num_steps
         rows = slice(first * step_rows, last * step_rows)
+        planes = self._planes()
+        if planes is not None:
+            self._copy_steps(planes, group, first, last)
+            return
         stored = self._read(group.picks[rows])
         if self._keep_digest:
             hashes = self._hash(group, rows, stored, ahead).reshape(last - first, step_rows, 2)
@@ -118,18 +123,40 @@ class Filler:
                 self._deliver(shaped, {name: view[low - step : high - step] for name, view in views.items()})
             step += run.num_slots
 
+    def _planes(self) -> PlaneStore | None:
+        """Return the resident samples field by field, where no stored rows are needed."""
+        return None if self._resident is None or self._keep_digest else self._resident.planes
+
+    def _copy_steps(self, planes: PlaneStore, group: Group, first: int, last: int) -> None:
+        """Fill whole steps field by field, without stored rows in between."""
+        step_rows = len(group.picks) // group.num_steps
+        rows = planes.rows(group.picks)
+        step = 0
+        for run in group.runs:
+            low, high = max(first, step), min(last, step + run.num_slots)
+            if low < high:
+                views = self._layout.step_views(run, step_rows, planes.opaque)
+                here = rows[low * step_rows : high * step_rows]
+                planes.deliver(here, [view[low - step : high - step] for view in views])
+            step += run.num_slots
+
     def _fill_part(self, group: Group, part: int, ahead: Lookahead) -> None:
         """Fill some rows of the group's one step."""
         part_rows = -(-len(group.picks) // self._step_parts)
         rows = slice(min(part * part_rows, len(group.picks)), min((part + 1) * part_rows, len(group.picks)))
         if rows.start == rows.stop:
             return
+        (run,) = group.runs
+        planes = self._planes()
+        if planes is not None:
+            fields = self._layout.step_views(run, len(group.picks), planes.opaque)
+            planes.deliver(planes.rows(group.picks[rows]), [view[:, rows] for view in fields])
+            return
         stored = self._read(group.picks[rows])
         if self._keep_digest:
             hashes = self._hash(group, rows, stored, ahead)
             with self._hash_lock:
                 group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
-        (run,) = group.runs
         views = self._layout.group_views(run, len(group.picks))
         self._deliver(stored, {name: view[0, rows] for name, view in views.items()})
 

@@ -134,6 +134,11 @@ class SequenceTable:
         """Whether a reader has something to read and less than half is ready; looked at without the lock, as a hint."""
         return self._num_working > 0 and 2 * self._num_ready_steps < self._max_steps
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether :meth:`stop` was called; a hint, as it may be at any moment."""
+        return self._stopped
+
     def reader_starts(self) -> None:
         """Note that one more thread claims with ``wait``."""
         with self._lock:

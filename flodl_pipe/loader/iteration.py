@@ -130,7 +130,7 @@ class LoaderIterator(Iterator[Batch]):
 
     def _make_batches(self, group: Group) -> None:
         ahead, pool, layout = self._reading.ahead, self._pool, self._pool.layout
-        names, epoch = layout.spec.names, ahead.epoch
+        names, epoch, seed, repeats = layout.spec.names, ahead.epoch, self._seed, self._repeats
         num_good = group.num_steps if group.error is None else group.failed_step
         for place, slot in enumerate(group.slots()):
             if place >= num_good:
@@ -146,7 +146,7 @@ class LoaderIterator(Iterator[Batch]):
             batch = Batch(
                 names,
                 tensors,
-                pick_keys=PickKeys(samples, self._repeats[:num_rows], epoch, self._seed),
+                pick_keys=PickKeys(samples, repeats if num_rows == len(repeats) else repeats[:num_rows], epoch, seed),
                 weight=step.weight,
                 valid=None if valid is None else torch.from_numpy(valid),
                 cursor=Place(self._stream, spot),

@@ -29,16 +29,17 @@ class Lookahead:
         order: The family of orders.
         epoch: Which epoch.
         position: Where step 0 begins.
-        min_steps: Steps of a chunk, at least.
+        group_steps: Steps that are gathered together.
     """
 
-    def __init__(self, steps: Steps, order: Order, *, epoch: int, position: int, min_steps: int = 1) -> None:
+    def __init__(self, steps: Steps, order: Order, *, epoch: int, position: int, group_steps: int = 1) -> None:
         self.epoch = epoch
         self.position = position
         self.num_steps = steps.num_steps(position)
         self._steps = steps
         self._order = order.epoch(epoch)
-        self.chunk_steps = max(min_steps, _ROWS_AHEAD // steps.max_rows)
+        # Whole groups: the rest of a chunk would be a small one.
+        self.chunk_steps = max(1, _ROWS_AHEAD // steps.max_rows // group_steps) * group_steps
         self._lock = threading.Lock()
         self._chunks: dict[int, tuple[IndexArray, IndexArray]] = {}
 

@@ -15,8 +15,10 @@ __all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
 # A batch is widened into a slot and read by the loop soon after. 10 MiB a group mean few changes of thread, and 40 MiB
 # ahead stay near the processor's last cache: best rates on an AMD EPYC with 2 cores, 1 MiB of L2 and 32 MiB of L3,
 # 2026-11-29, tests/benchmarks/tokens.py.
+# 3 MiB of stored rows are 31 batches of 128 MNIST pictures; with 1.5 MiB, a fifth fewer batches/s, tests/benchmarks/
+# images.py: readers ask for the interpreter once per operation on a whole group.
 _GROUP_DELIVERED_BYTES = 10 << 20
-_GROUP_STORED_BYTES = 3 << 19
+_GROUP_STORED_BYTES = 3 << 20
 _RING_BYTES = 40 << 20
 # Rows of a group beside a loop that keeps the interpreter: NumPy releases it in every operation on more than 500
 # elements, and each time is one more change of thread.

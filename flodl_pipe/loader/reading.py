@@ -35,7 +35,9 @@ class Reading:
         pool: The slots.
         pool_lock: Guards the pool, which outlives a pass.
         ahead: Picks of the pass.
+        pace: Times per step, kept from pass to pass.
         interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
+        on_all_claimed: Called by each reader that finds nothing left to claim, unless the pass was stopped.
 
     Attributes:
         wait_s: Time the loop waited for groups that were not ready.
@@ -48,7 +50,10 @@ class Reading:
         pool: SlotPool,
         pool_lock: contextlib.AbstractContextManager[object],
         ahead: Lookahead,
+        pace: Pace,
+        *,
         interrupt: Callable[[], None],
+        on_all_claimed: Callable[[], None],
     ) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
@@ -56,9 +61,10 @@ class Reading:
         self._filler = filler
         self._pool = pool
         self._pool_lock = pool_lock
+        self._pace = pace
         self._interrupt = interrupt
+        self._on_all_claimed = on_all_claimed
         self._process = os.getpid()
-        self._pace = Pace(plan.num_readers)
         self._taken_s = 0.0
         self._taken_steps = self._next_step = 0
         self._table = SequenceTable(
@@ -156,6 +162,8 @@ class Reading:
             claimed = self._table.claim()
             if claimed is None:
                 self._table.reader_ends()
+                if not self._table.is_stopped:
+                    self._on_all_claimed()
                 return
             self._fill(*claimed, by_loop=False)
             # Drop the group before waiting for the next: its error may hold frames, and with them the user's objects.

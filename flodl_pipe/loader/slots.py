@@ -15,6 +15,7 @@ import contextlib
 import mmap
 import queue
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -30,6 +31,7 @@ __all__ = ["Run", "SlotLayout", "SlotPool"]
 _FIELD_ALIGN_BYTES = 64
 # Slots start on page boundaries, so that no two batches share a page.
 _SLOT_ALIGN_BYTES = 4096
+_BYTE = np.dtype(np.uint8)
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -58,6 +60,7 @@ class SlotLayout:
             (field.name, np.dtype(field.dtype), field.shape, offset, field.empty(1).strides)
             for field, offset in zip(spec, self.offsets, strict=True)
         ]
+        self._opaque = [np.dtype(f"V{field.row_bytes}") for field in spec]
 
     def group_views(self, run: "Run", num_rows: int) -> dict[str, Array]:
         """Return the fields of all slots of a run, each of shape ``(num_slots, num_rows, *field.shape)``."""
@@ -69,6 +72,26 @@ class SlotLayout:
                 run.memory,
                 offset=run.offset + offset,
                 strides=(self.slot_bytes, *row_strides),
+            )
+        return views
+
+    def step_views(self, run: "Run", num_rows: int, opaque: Sequence[bool]) -> list[Array]:
+        """Return the fields of all slots of a run as :meth:`group_views` does, in field order.
+
+        Args:
+            run: The slots.
+            num_rows: Rows of a step.
+            opaque: Whether a field's rows are wanted as opaque items: ``(num_slots, num_rows)`` of a row's size.
+        """
+        views, memory, step_bytes = [], run.memory, self.slot_bytes
+        for is_opaque, item, (_, dtype, shape, offset, row_strides) in zip(
+            opaque, self._opaque, self._views, strict=True
+        ):
+            begin, lead = run.offset + offset, (run.num_slots, num_rows)
+            views.append(
+                np.ndarray(lead, item, memory, begin, (step_bytes, item.itemsize))
+                if is_opaque
+                else np.ndarray((*lead, *shape), dtype, memory, begin, (step_bytes, *row_strides))
             )
         return views
 
@@ -96,6 +119,14 @@ class Run:
 
 
 @final
+class _Lease(weakref.ref[ByteArray]):
+    """A weak reference to a leased array that knows its slot."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+@final
 class SlotPool:
     """Slots of one layout. ``take`` and ``put_back`` are called under the caller's lock; leases end in any thread.
 
@@ -111,11 +142,12 @@ class SlotPool:
         # One byte per slot, 1 when free; each slab is followed by a 0, so that a run never crosses slabs. Searching it
         # for a run of ones is one call into C.
         self._free = bytearray()
-        # Slot of each lease that lasts, by the identity of a weak reference to it, which is kept here too.
-        self._leases: dict[int, tuple[weakref.ref[ByteArray], int]] = {}
+        # The lease that lasts on each slot. The reference must live as long as the lease, or it would not be called.
+        self._leases: dict[int, _Lease] = {}
         # Takes the references of leases that ended. SimpleQueue.put is reentrant, the only kind of call that is safe
         # from a weak reference's callback.
-        self._ended: queue.SimpleQueue[weakref.ref[ByteArray]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[_Lease] = queue.SimpleQueue()
+        self._slot_shape = (layout.slot_bytes,)
 
     @property
     def num_mapped(self) -> int:
@@ -144,10 +176,9 @@ class SlotPool:
         slab, place = divmod(slot, self.num_slots + 1)
         memory = self._slabs[slab]
         assert memory is not None
-        size = self.layout.slot_bytes
-        array: ByteArray = np.frombuffer(memory, np.uint8, size, place * size)
-        reference = weakref.ref(array, self._ended.put)
-        self._leases[id(reference)] = reference, slot
+        array: ByteArray = np.ndarray(self._slot_shape, _BYTE, memory, place * self.layout.slot_bytes)
+        lease = self._leases[slot] = _Lease(array, self._ended.put)
+        lease.slot = slot
         return array
 
     def put_back(self, slot: int) -> None:
@@ -189,7 +220,8 @@ class SlotPool:
     def _collect(self) -> None:
         """Free the slots whose leases ended, and unmap further slabs that have become free altogether."""
         while not self._ended.empty():
-            _, slot = self._leases.pop(id(self._ended.get()))
+            slot = self._ended.get().slot
+            del self._leases[slot]
             self._free[slot] = 1
         all_free = b"\x01" * self.num_slots
         for place in range(1, len(self._slabs)):

@@ -21,8 +21,8 @@ from flodl_pipe.sources.data_folder import DataFolder, read_head, refuse_archive
 from flodl_pipe.sources.labelled_records import LabelledRecords, LabelRule
 from flodl_pipe.sources.protocol import Fact
 from flodl_pipe.sources.records import RecordPart
-from flodl_pipe.storage.memory import MemoryBlobs
 from flodl_pipe.storage.open import open_blobs
+from flodl_pipe.storage.planar import PlanarBlobs, cut_planes
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_bytes, format_count
 
@@ -30,7 +30,7 @@ __all__ = ["CIFAR10", "CIFAR100", "CifarLayout", "cifar_files", "open_cifar"]
 
 NUM_COARSE_CLASSES = 20
 _SHAPE = (3, 32, 32)
-_PIXELS = 3 * 32 * 32
+_CHUNK_RECORDS = 1024
 
 
 @final
@@ -125,7 +125,7 @@ def _build(
     if num_classes is not None and "coarse_label" in layout.parts:
         rules.append(_rule(layout, "coarse_label", NUM_COARSE_CLASSES))
     return LabelledRecords(
-        _load(blobs) if in_memory else blobs,
+        _load(blobs, layout) if in_memory else blobs,
         kind=layout.kind,
         record_bytes=layout.record_bytes,
         parts=layout.parts,
@@ -140,8 +140,10 @@ def _build(
     )
 
 
-def _load(blobs: Blobs) -> MemoryBlobs:
-    sizes = blobs.sizes.tolist()
+def _load(blobs: Blobs, layout: CifarLayout) -> PlanarBlobs:
+    """Read all files, field by field: each field of all records is one plane."""
+    sizes, record_bytes = blobs.sizes.tolist(), layout.record_bytes
+    parts = sorted(layout.parts.values(), key=lambda part: part.offset)
     try:
         joined = np.empty(sum(sizes), dtype=np.uint8)
     except MemoryError as error:
@@ -149,11 +151,18 @@ def _load(blobs: Blobs) -> MemoryBlobs:
             f"{blobs.names[0]}: the {len(sizes)} files take {format_bytes(sum(sizes))} of memory, which this machine "
             "does not give; read them from disk with source=cifar10_disk"
         ) from error
+    counts = [size // record_bytes for size in sizes]
+    planes = cut_planes(joined, sum(counts), [part.num_bytes for part in parts])
+    chunk = np.empty((_CHUNK_RECORDS, record_bytes), dtype=np.uint8)
     end = 0
-    for blob, size in enumerate(sizes):
-        blobs.read_range(blob, 0, joined[end : end + size])
-        end += size
-    return MemoryBlobs.cut_from(joined, sizes, blobs.names, origin=blobs)
+    for blob, count in enumerate(counts):
+        for first in range(0, count, _CHUNK_RECORDS):
+            records = chunk[: count - first]
+            blobs.read_range(blob, first * record_bytes, records.reshape(-1))
+            for plane, part in zip(planes, parts, strict=True):
+                plane[end : end + len(records)] = records[:, part.offset : part.offset + part.num_bytes]
+            end += len(records)
+    return PlanarBlobs(planes, counts, blobs.names, origin=blobs)
 
 
 def _rule(layout: CifarLayout, field: str, num_classes: int) -> LabelRule:

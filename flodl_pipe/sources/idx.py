@@ -1,6 +1,6 @@
 """The MNIST family: pictures and labels in a pair of IDX files, decoded into memory when the source is built.
 
-A stored row is a picture and its label, one after the other. Delivered are
+A stored row is a picture and its label, one after the other; held are all pictures, and all labels. Delivered are
 
 ========= ========================= =================================================
 field     in the file               in a batch
@@ -13,19 +13,20 @@ field     in the file               in a batch
 ========= ========================= =================================================
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from flodl_pipe.arrays import ByteArray
+from flodl_pipe.arrays import Array
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.data_folder import DataFolder
 from flodl_pipe.sources.idx_format import IdxFile
 from flodl_pipe.sources.labelled_records import LabelledRecords
 from flodl_pipe.sources.protocol import Fact
 from flodl_pipe.sources.records import RecordPart
-from flodl_pipe.storage.memory import MemoryBlobs
 from flodl_pipe.storage.open import open_blobs
+from flodl_pipe.storage.planar import PlanarBlobs, cut_planes
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_bytes, format_count
 
@@ -88,17 +89,17 @@ def _decode(blobs: Blobs, kind: str, num_classes: int | None, notes: tuple[Fact,
             f"{images.name}: {images.shape} {images.dtype} and its labels take {format_bytes(num_bytes)} of memory, "
             "which this machine does not give; use a machine with more, or cut the files into smaller ones"
         ) from error
-    records = joined.reshape(images.dims[0], -1)
-    labels.read_into(records[:, images.row_bytes :])
+    planes = cut_planes(joined, images.dims[0], (images.row_bytes, labels.row_bytes))
+    labels.read_into(planes[1])
     label = RecordPart(images.row_bytes, labels.dtype, labels.dims[1:])
     if num_classes is not None:
-        _require_classes(label, records, labels.name, num_classes)
-    images.read_into(records[:, : images.row_bytes])
+        _require_classes(replace(label, offset=0).view(planes[1]), labels.name, num_classes)
+    images.read_into(planes[0])
     shape = images.dims[1:] if len(images.dims) != 3 else (1, *images.dims[1:])
     return LabelledRecords(
-        MemoryBlobs([joined], [images.name], origin=blobs),
+        PlanarBlobs(planes, [images.dims[0]], [images.name], origin=blobs),
         kind=kind,
-        record_bytes=records.shape[1],
+        record_bytes=images.row_bytes + labels.row_bytes,
         parts={"image": RecordPart(0, images.dtype, shape), "label": label},
         labels=["label"],
         facts=(*notes, *_facts(images, labels, num_classes)),
@@ -135,8 +136,7 @@ def _require_pair(images: IdxFile, labels: IdxFile, num_classes: int | None) -> 
         )
 
 
-def _require_classes(label: RecordPart, records: ByteArray, name: str, num_classes: int) -> None:
-    labels = label.view(records)
+def _require_classes(labels: Array, name: str, num_classes: int) -> None:
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
         bad = int(np.argmax(outside))

@@ -13,6 +13,7 @@ from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.protocol import Fingerprint
 from flodl_pipe.storage.memory import MemoryBlobs
+from flodl_pipe.storage.planar import PlanarBlobs
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
@@ -49,6 +50,13 @@ class JoinedBytes:
     def memory(self) -> ByteArray | None:
         """The joined range as one array, where the files are held in memory and in that order; else None."""
         return self.blobs.run(self.offsets, self.lengths) if isinstance(self.blobs, MemoryBlobs) else None
+
+    @property
+    def planes(self) -> tuple[ByteArray, ...] | None:
+        """The joined range as planes of records, where the blobs are held so and are all of it; else None."""
+        if not isinstance(self.blobs, PlanarBlobs) or self.num_bytes != self.blobs.num_bytes:
+            return None
+        return self.blobs.planes
 
     @property
     def starts(self) -> IndexArray:

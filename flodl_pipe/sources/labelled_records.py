@@ -7,7 +7,7 @@ Shape letters: ``K`` records asked for, ``B`` rows of a buffer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, final
 
 import numpy as np
@@ -16,9 +16,9 @@ from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.ordering import Ordering
-from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
+from flodl_pipe.sources.protocol import CopiedFields, Extents, Fact, Fingerprint
 from flodl_pipe.sources.records import RecordPart, Records
-from flodl_pipe.storage.memory import MemoryBlobs
+from flodl_pipe.storage.planar import PlanarBlobs
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_count
 
@@ -78,12 +78,12 @@ class LabelledRecords:
         self._blobs, self._kind, self._facts, self._rebuild = blobs, kind, facts, rebuild
         self._records = Records(blobs, record_bytes=record_bytes, parts=parts)
         check = _LabelCheck(blobs, record_bytes, tuple(rules))
-        self.held_bytes = blobs.num_bytes if isinstance(blobs, MemoryBlobs) else 0
+        self.held_bytes = blobs.num_bytes if isinstance(blobs, PlanarBlobs) else 0
         self._check: _LabelCheck | None = None if self.held_bytes else check
         inner = self._records.extents
         assert inner is not None
-        if inner.memory is not None:
-            check.require_run(inner.memory, 0)
+        if isinstance(blobs, PlanarBlobs):
+            check.require_all(blobs)
         self.spec = self._records.spec
         self.delivered = SampleSpec(
             tuple(
@@ -92,7 +92,7 @@ class LabelledRecords:
             )
         )
         self.thread_safe = True
-        self.delivery: object = ("labelled", self._records.delivery, tuple(labels))
+        self.delivery = _delivery(self._records.delivery, tuple(labels))
         self.ordering: Ordering = None
         self.tiers_off: str | None = None
         self.extents: Extents | None = inner if self._check is None else _CheckedExtents(inner, self._check)
@@ -136,6 +136,12 @@ class LabelledRecords:
         self._blobs.close()
 
 
+def _delivery(records: object, labels: tuple[str, ...]) -> object:
+    if isinstance(records, CopiedFields):
+        return replace(records, kind=("labelled", records.kind, labels))
+    return "labelled", records, labels
+
+
 def _is_integer(field: Field) -> bool:
     return np.dtype(field.dtype).kind in "iu"
 
@@ -158,6 +164,18 @@ class _LabelCheck:
             if labels.max() >= rule.num_classes:
                 bad = int(np.argmax(labels >= rule.num_classes))
                 raise self._error(rule, int(indices[bad]), int(labels[bad]))
+
+    def require_all(self, blobs: PlanarBlobs) -> None:
+        """Check the labels of all records held in memory.
+
+        Raises:
+            SourceError: naming file, record and label.
+        """
+        for rule in self._rules:
+            labels = blobs.column(rule.offset)
+            if len(labels) and labels.max() >= rule.num_classes:
+                bad = int(np.argmax(labels >= rule.num_classes))
+                raise self._error(rule, bad, int(labels[bad]))
 
     def require_run(self, run: ByteArray, start: int) -> None:
         """Check the labels in a run of bytes that begins at byte ``start`` of the joined range.

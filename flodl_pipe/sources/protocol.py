@@ -9,13 +9,23 @@ Shape letters: ``K`` samples asked for, ``B`` rows of a buffer, ``N`` samples in
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.sources.ordering import Ordering
 
-__all__ = ["BundledSource", "Extents", "Fact", "Fingerprint", "HasArtifacts", "Source"]
+__all__ = [
+    "BundledSource",
+    "CopiedField",
+    "CopiedFields",
+    "Extents",
+    "Fact",
+    "Fingerprint",
+    "HasArtifacts",
+    "HasPlanes",
+    "Source",
+]
 
 
 @final
@@ -121,6 +131,46 @@ class Extents(Protocol):
             SourceError: as :meth:`Source.read_into`.
         """
         ...
+
+
+@runtime_checkable
+class HasPlanes(Protocol):
+    """Extents of a source that holds its rows in memory, but not as joined bytes: field by field."""
+
+    planes: tuple[ByteArray, ...] | None
+    """Consecutive columns of the joined range seen as rows of ``row_bytes``: uint8, ``num_rows x width`` each,
+    C-contiguous. Every sample is one of those rows. None where they are not held so."""
+
+
+class CopiedField(NamedTuple):
+    """A delivered field as it lies in a stored row.
+
+    Attributes:
+        name: Its name.
+        offset: First byte.
+        dtype: NumPy name of an element's type there, little endian; its shape is the delivered one.
+    """
+
+    name: str
+    offset: int
+    dtype: str
+
+
+@final
+@dataclass(frozen=True)
+class CopiedFields:
+    """What a source says about how it delivers (``delivery``), when :meth:`Source.deliver` only copies fields.
+
+    Then a memory tier may keep the fields apart, and deliver them by itself: each copied, or widened, from where it
+    lies in the one stored field.
+
+    Attributes:
+        kind: Whatever else is to be equal for two sources to deliver alike.
+        fields: The delivered fields, in order.
+    """
+
+    kind: object
+    fields: tuple[CopiedField, ...]
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.containers import CONTAINER_HEAD_BYTES, refuse_container
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.ordering import Ordering
-from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
+from flodl_pipe.sources.protocol import CopiedField, CopiedFields, Extents, Fact, Fingerprint
 from flodl_pipe.sources.row_table import RowTable
 from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
@@ -112,7 +112,7 @@ class Records:
         self.ordering: Ordering = None
         self.tiers_off: str | None = None
         self.held_bytes = 0
-        self.delivery: object = ("records", tuple(self._parts.items()))
+        self.delivery: object = _delivery("records", self._parts)
         self.extents: Extents | None = RecordExtents(
             self._joined, RowTable(self._counts, self._joined.starts, record_bytes), record_bytes
         )
@@ -214,6 +214,7 @@ class RecordExtents:
         self._joined, self._rows = joined, rows
         self.num_bytes = joined.num_bytes
         self.memory = joined.memory
+        self.planes = joined.planes
         self.row_bytes = record_bytes
 
     def starts(self, indices: IndexArray) -> IndexArray:
@@ -223,6 +224,13 @@ class RecordExtents:
     def read(self, start: int, out: ByteArray) -> None:
         """Fill ``out`` with the joined bytes from ``start`` on."""
         self._joined.read(start, out)
+
+
+def _delivery(kind: str, parts: Mapping[str, RecordPart]) -> object:
+    """Return what is equal for two sources of equal specs only if they deliver alike."""
+    if any(part.dtype == "bool" for part in parts.values()):  # made of their bytes, not copied
+        return kind, tuple(parts.items())
+    return CopiedFields(kind, tuple(CopiedField(name, part.offset, part.dtype) for name, part in parts.items()))
 
 
 def _require_fit(parts: Mapping[str, RecordPart], record_bytes: int) -> None:

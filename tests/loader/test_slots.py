@@ -79,3 +79,18 @@ def test_no_slot_is_ever_held_twice(data):
     held.clear()
     pool.take(1)
     assert pool.num_mapped <= 6 < most or most == 6
+
+
+@pytest.mark.parametrize("opaque", [(True, True), (False, True), (False, False)])
+def test_step_views_are_the_group_views_or_their_rows_as_opaque_items(layout, opaque):
+    (run,) = SlotPool(layout, 4).take(3)
+    views = layout.group_views(run, 4)
+    for view in views.values():
+        view[...] = np.arange(view.size).reshape(view.shape)
+    for is_opaque, found, view in zip(opaque, layout.step_views(run, 4, opaque), views.values(), strict=True):
+        if is_opaque:
+            assert found.shape == (3, 4)
+            assert found.tobytes() == view.tobytes()
+            assert found[1].flags.c_contiguous
+        else:
+            np.testing.assert_array_equal(found, view)

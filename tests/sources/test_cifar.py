@@ -13,6 +13,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.sources.cifar import CIFAR10, CIFAR100, CifarLayout, cifar_files, open_cifar
 from flodl_pipe.sources.data_folder import DataFolder
 from flodl_pipe.sources.labelled_records import LabelledRecords
+from flodl_pipe.sources.protocol import HasPlanes
 from tests.contract.sources import SourceContract, read_delivered, read_stored
 
 RNG = np.random.default_rng(9)
@@ -82,7 +83,10 @@ def test_memory_and_disk_give_the_same_rows_and_fingerprints(tmp_path: Path) -> 
     assert memory.extents is not None
     assert disk.extents is not None
     assert disk.extents.memory is None
-    np.testing.assert_array_equal(memory.extents.memory, np.concatenate(TEN).reshape(-1))
+    assert isinstance(memory.extents, HasPlanes)
+    planes = memory.extents.planes
+    assert planes is not None
+    np.testing.assert_array_equal(np.concatenate(planes, axis=1), np.concatenate(TEN))
 
 
 def test_from_disk_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.sources.data_folder import DataFolder
 from flodl_pipe.sources.idx import open_idx, published_idx
 from flodl_pipe.sources.labelled_records import LabelledRecords
+from flodl_pipe.sources.protocol import HasPlanes
 from tests.contract.sources import SourceContract, read_delivered, read_stored
 from tests.sources.test_idx_format import idx
 
@@ -91,9 +92,11 @@ def test_the_samples_are_held_once_in_memory(tmp_path: Path) -> None:
     source = opened(tmp_path)
     assert source.held_bytes == 60 * 785
     assert source.extents is not None
-    assert source.extents.memory is not None
-    assert len(source.extents.memory) == source.held_bytes
-    np.testing.assert_array_equal(source.extents.memory.reshape(60, 785), read_stored(source, np.arange(60))["record"])
+    assert isinstance(source.extents, HasPlanes)
+    planes = source.extents.planes
+    assert planes is not None
+    assert sum(plane.nbytes for plane in planes) == source.held_bytes
+    np.testing.assert_array_equal(np.concatenate(planes, axis=1), read_stored(source, np.arange(60))["record"])
 
 
 def test_a_change_of_either_file_is_noticed(tmp_path: Path) -> None:
