@@ -103,8 +103,9 @@ class LoaderFacts:
 
     def __repr__(self) -> str:
         engine, (mode, _) = self._engine, self.mode
-        size = f", {engine.num_samples:,} samples" if engine.num_samples is not None else ""
-        steps = f", {engine.num_batches:,} batches an epoch" if engine.num_batches is not None else ""
+        about = "about " if engine.num_picks is None else ""
+        size = f", {about}{engine.num_samples:,} samples" if engine.num_samples is not None else ""
+        steps = f", {about}{engine.num_batches:,} batches an epoch" if engine.num_batches is not None else ""
         return f"Loader({type(self._source).__name__}{size}, batch {self.batch_size}{steps}, {mode})"
 
 

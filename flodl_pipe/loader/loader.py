@@ -188,6 +188,9 @@ class Loader(LoaderFacts):
     def state_dict(self) -> dict[str, int | str]:
         """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks.
 
+        Of a stream, each rank knows the marks of the lanes that it reads; any rank's state resumes at the same place,
+        and reads other ranks' lanes again from their begin up to it.
+
         Raises:
             SourceError: if the source cannot be fingerprinted.
         """

@@ -107,6 +107,11 @@ class StreamEngine:
 
     def spot(self, cursor: Cursor) -> Spot:
         """Return the place of a cursor; see :class:`flodl_pipe.loader.feed.Feed`."""
+        if cursor.mixture:
+            raise ResumeError(
+                "loader state: it holds the weights of a mixture, and this source is a stream; the state was edited or "
+                "damaged, resume from another one"
+            )
         if not cursor.streams:
             if cursor.position:
                 raise ResumeError(
@@ -114,7 +119,8 @@ class StreamEngine:
                     "is empty; the state was edited or damaged, resume from another one"
                 )
             return Spot(cursor.epoch, 0)
-        return Spot(cursor.epoch, cursor.position, StreamState.from_text(cursor.streams, self._source.num_lanes))
+        lanes = StreamState.from_text(cursor.streams, self._source.num_lanes, cursor.position)
+        return Spot(cursor.epoch, cursor.position, lanes)
 
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:  # noqa: ARG002 - a stream has no parts
         """Return nothing: a stream is no mixture."""

@@ -15,6 +15,7 @@ from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.units import format_bytes
 
 __all__ = ["StreamOutline", "outline_stream"]
 
@@ -88,14 +89,20 @@ def outline_stream(
     )
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)
-    held_bytes = process_ledger().held_bytes + source.buffer_bytes
-    memory = probe_host()
+    held_bytes, memory = process_ledger().held_bytes, probe_host()
+    share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+    if source.buffer_bytes > share.num_bytes - held_bytes:
+        raise StagingError(
+            f"the buffers of {source.num_lanes} lanes take {format_bytes(source.buffer_bytes)}, and "
+            f"{format_bytes(max(0, share.num_bytes - held_bytes))} may be held ({share.reason}); lower "
+            "source.shuffle_buffer or source.lanes, or raise loader.ram_max_usage"
+        )
     plan = plan_engine(
         Knobs(config.mode, config.prefetch, readers),
         sizes,
-        share=host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes),
-        held_bytes=held_bytes,
-        available_bytes=memory.available_bytes,
+        share=share,
+        held_bytes=held_bytes + source.buffer_bytes,
+        available_bytes=memory.available_bytes - source.buffer_bytes,
         num_cpus=num_cpus(),
     )
     shuffle = f"shuffled seed={sampling.seed}" if sampling.shuffle else "in storage order"

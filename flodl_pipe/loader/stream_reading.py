@@ -169,7 +169,7 @@ class StreamReading:
                 if num_positions is not None:
                     self.ahead.end_at(num_positions)
             group = self._fill(self._sequence)
-            state = self._sequence.state()
+            state = self._sequence.end() if group is None else self._sequence.state()
         except Exception as error:  # noqa: BLE001 - whatever it is goes to the loop, at its step
             group = Group(self._num_read, 1, 0, [])
             group.fail(error, 0)

@@ -93,6 +93,10 @@ class StreamSequence:
         """Return where the sequence stands."""
         return StreamState(tuple(lane.state() for lane in self._lanes), self._lane, self._in_turn)
 
+    def end(self) -> StreamState:
+        """Return the end of the epoch, once it is known where that is: the same for every rank."""
+        return StreamState(tuple(LaneState(lane.num_rows, ended=True) for lane in self._lanes))
+
     def close(self) -> None:
         """Close the lanes."""
         for lane in self._lanes:
@@ -151,6 +155,11 @@ class _Lane:
                 self._number, seed=self._seed, epoch=self._epoch, shuffle=self._shuffle, mark=self._state.mark
             )
         return self._reader
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the lane, once it has ended or was counted."""
+        return self._rows if self._length is None else self._length
 
     def state(self) -> LaneState:
         """Return where the lane stands; the same object as before when it has not moved."""

@@ -2,9 +2,13 @@
 
 What decides is the count of rows; a lane's mark only spares reading them again. In a cursor it is one text::
 
-    {"at":[lane, rows of its turn already given],"lanes":[[rows,ended,mark,rows at the mark],...]}
+    {"at":[lane, rows of its turn already given],"lanes":[[rows,ended,mark,rows at the mark],...],"sum":"..."}
+
+The sum is a digest of the rest and of the position that the cursor names, so that an edited state is refused: a wrong
+count would not fail, it would deliver other rows.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any, Self, final
@@ -57,26 +61,27 @@ class StreamState:
         """Whether every lane has ended."""
         return all(lane.ended for lane in self.lanes)
 
-    def text(self) -> str:
-        """Return the state as cursors hold it."""
+    def text(self, position: int) -> str:
+        """Return the state as a cursor at ``position`` holds it."""
         lanes = [[lane.rows, int(lane.ended), lane.mark, lane.mark_rows] for lane in self.lanes]
-        return json.dumps({"at": [self.lane, self.in_turn], "lanes": lanes}, separators=(",", ":"))
+        plain = {"at": [self.lane, self.in_turn], "lanes": lanes}
+        return _json({**plain, "sum": _sum(plain, position)})
 
     @classmethod
-    def from_text(cls, text: str, num_lanes: int) -> Self:
+    def from_text(cls, text: str, num_lanes: int, position: int) -> Self:
         """Read what :meth:`text` wrote.
 
         Raises:
-            ResumeError: if it is not that, or of another number of lanes.
+            ResumeError: if it is not that, of another position, or of another number of lanes.
         """
         try:
-            plain = json.loads(text)
+            plain = _checked(json.loads(text), position)
             lane, in_turn = map(_count, plain["at"])
             lanes = tuple(
                 LaneState(_count(rows), bool(_count(ended)), str(mark), _count(mark_rows))
                 for rows, ended, mark, mark_rows in plain["lanes"]
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ResumeError(
                 f"loader state: streams is not what a loader of a stream saves ({error}); the state was edited or "
                 "damaged, resume from another one"
@@ -93,3 +98,18 @@ def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no count")
     return value
+
+
+def _json(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, separators=(",", ":"))
+
+
+def _sum(plain: dict[str, Any], position: int) -> str:
+    return hashlib.blake2b(f"{position}|{_json(plain)}".encode(), digest_size=8).hexdigest()
+
+
+def _checked(plain: dict[str, Any], position: int) -> dict[str, Any]:
+    """Return the state without its sum, which was right."""
+    if plain.pop("sum") != _sum(plain, position):
+        raise ValueError("its sum is wrong")
+    return plain

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flodl_pipe import Loader
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.errors import ConfigError, LoaderError, ResumeError, SourceError, StagingError
+from flodl_pipe.loader.stream_state import LaneState, StreamState
 from tests.loader.streams import Lanes, ids
 
 LENGTHS = (37, 20, 41, 30)
@@ -143,6 +144,21 @@ def test_the_last_state_of_an_epoch_says_that_nothing_follows():
     assert next(iter(again)).pick_keys.epoch == 1
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("lengths", [(8, 8), (7, 9), (5, 6)])
+def test_an_epochs_end_is_the_same_state_for_any_number_of_ranks(lengths, drop_last):
+    ends = []
+    for world_size in (1, 2):
+        for rank in range(world_size):
+            one = loader(*lengths, global_batch_size=4, drop_last=drop_last, context=RunContext(rank, world_size))
+            num_steps = len(list(one))
+            ends.append(one.state_dict())
+            again = loader(*lengths, global_batch_size=4, drop_last=drop_last, context=RunContext(rank, world_size))
+            again.load_state_dict(one.state_dict())
+            assert [len(list(again)), len(list(again))] == [num_steps, num_steps]
+    assert ends[0] == ends[1] == ends[2]
+
+
 def test_a_dropped_remainder_ends_the_epoch_too():
     first = loader(5, 6, drop_last=True)
     assert len(ids(first)) == 1
@@ -192,6 +208,16 @@ def test_a_length_that_nothing_tells_is_a_type_error_and_repr_works():
     stream = Lanes(*LENGTHS)
     stream.num_samples_estimate = 130
     assert len(loader(stream=stream)) == 16
+    assert (
+        repr(loader(stream=stream)) == "Loader(Lanes, about 130 samples, batch 8, about 16 batches an epoch, streaming)"
+    )
+
+
+def test_buffers_beyond_the_grant_are_refused():
+    stream = Lanes(9, 9)
+    stream.buffer_bytes = 1 << 40
+    with pytest.raises(StagingError, match=r"the buffers of 2 lanes take 1\.00 TiB, and .* may be held"):
+        loader(stream=stream)
 
 
 def test_what_a_stream_cannot_do_is_refused():
@@ -213,11 +239,16 @@ def test_a_damaged_or_foreign_state_is_refused():
     for streams, word in [
         ("", "needs the state of its lanes"),
         ("{}", "is not what a loader of a stream saves"),
-        ('{"at":[0,0],"lanes":[]}', "0 lanes, and this stream has 4"),
-        (state["streams"].replace(",0,", ",-1,", 1), "is no count"),
+        (StreamState((LaneState(),) * 3).text(state["position"]), "3 lanes, and this stream has 4"),
+        (state["streams"].replace(",0,", ",-1,", 1), "its sum is wrong"),
+        (state["streams"].replace('"at":[', '"at":[1'), "its sum is wrong"),
+        ("[]", "is not what a loader"),
     ]:
         with pytest.raises(ResumeError, match=word):
             loader().load_state_dict({**state, "streams": streams})
+    for changed in ({"position": 4}, {"position": 1 << 62}, {"mixture": "0:1,2"}):
+        with pytest.raises(ResumeError, match=r"its sum is wrong|weights of a mixture"):
+            loader().load_state_dict({**state, **changed})
     with pytest.raises(ResumeError, match="another stream"):
         loader(1, 2, 3).load_state_dict(state)
 
