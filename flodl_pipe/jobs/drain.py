@@ -17,6 +17,7 @@ from flodl_pipe.jobs.save_file import SavedRun, read_saved, write_saved
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.statistics import Statistics
+from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.metrics import MemoryPeak, Moment
 from flodl_pipe.reports.progress import ProgressView
 from flodl_pipe.sampling.steps import DropLast, Steps
@@ -118,6 +119,12 @@ class Drain:
             end = self._run(view, interrupt)
         except FlodlPipeError:
             self._save()
+            if self._job.save is not None:
+                _log.error(
+                    "ended by an error after %s; everything before it is saved, go on with job.resume=%s",
+                    plural(self.num_steps, "step"),
+                    self._job.save,
+                )
             raise
         finally:
             self.took_s = time.perf_counter() - self._began
