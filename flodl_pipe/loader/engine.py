@@ -83,7 +83,9 @@ class Engine:
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
             if self.plan.mode == "resident":
                 self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
-                self._resident = ResidentSet(source, read_lock=self._read_lock, on_give_up=self._resident_given_up)
+                self._resident = ResidentSet(
+                    source, read_lock=self._read_lock, on_give_up=self._resident_given_up, needs_rows=keep_digest
+                )
         except BaseException:
             self._ledger.release(self._owner)
             raise

@@ -34,12 +34,24 @@ def held_planes(extents: Extents) -> tuple[ByteArray, ...] | None:
     return extents.planes if isinstance(extents, HasPlanes) else None
 
 
-def plane_store(source: Source, extents: Extents) -> "PlaneStore | None":
-    """Return planes for a source, or None where stored rows serve better, or nothing else will do."""
+def plane_store(source: Source, extents: Extents, *, needs_rows: bool = False) -> "PlaneStore | None":
+    """Return planes for a source, or None where stored rows serve better, or nothing else will do.
+
+    Args:
+        source: The samples.
+        extents: Where their bytes lie.
+        needs_rows: Whether stored rows are what will be gathered; only planes that the source holds itself are used
+            then.
+    """
     held, copied = held_planes(extents), _copied(source)
     if held is not None:
         return PlaneStore(source, extents, held, copied)
-    if copied is None or extents.memory is not None or extents.num_bytes != len(source) * extents.row_bytes:
+    if (
+        needs_rows
+        or copied is None
+        or extents.memory is not None
+        or extents.num_bytes != len(source) * extents.row_bytes
+    ):
         return None
     # Many elements to widen: from stored rows that is done in the processor's cache just as well.
     if not all(field.is_copy or not field.field.shape for field in copied) or not _tile(copied, extents.row_bytes):

@@ -45,11 +45,11 @@ def resident_bytes(source: Source) -> int:
     return 0 if extents.memory is not None or held_planes(extents) is not None else extents.num_bytes
 
 
-def _store(source: Source) -> Store:
+def _store(source: Source, *, needs_rows: bool) -> Store:
     extents = _extents(source)
     if extents is None:
         return RowStore(source)
-    return plane_store(source, extents) or ExtentStore(source, extents)
+    return plane_store(source, extents, needs_rows=needs_rows) or ExtentStore(source, extents)
 
 
 @final
@@ -60,6 +60,7 @@ class ResidentSet:
         source: The source; read front to back once.
         read_lock: Held around each read of a source that is not thread-safe.
         on_give_up: Called once, from the loading thread, when the set was given up.
+        needs_rows: Whether stored rows will be gathered from it, for digests.
 
     Attributes:
         num_bytes: Bytes of the set beside what the source holds itself.
@@ -68,12 +69,18 @@ class ResidentSet:
     """
 
     def __init__(
-        self, source: Source, *, read_lock: contextlib.AbstractContextManager[object], on_give_up: Callable[[], None]
+        self,
+        source: Source,
+        *,
+        read_lock: contextlib.AbstractContextManager[object],
+        on_give_up: Callable[[], None],
+        needs_rows: bool = False,
     ) -> None:
         self.num_bytes = resident_bytes(source)
         self._source = source
         self._read_lock = read_lock
         self._on_give_up = on_give_up
+        self._needs_rows = needs_rows
         self._store: Store | None = None
         self.planes: PlaneStore | None = None
         self._ready = threading.Event()
@@ -100,7 +107,7 @@ class ResidentSet:
         """
         if self._ready.is_set() or self._stop.is_set():
             return
-        store = _store(self._source)
+        store = _store(self._source, needs_rows=self._needs_rows)
         try:
             for chunk in range(store.chunks()):
                 if self._stop.is_set() or (chunk % _CHUNKS_PER_PROBE == 0 and self._short_of_memory()):
