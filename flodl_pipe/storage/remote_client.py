@@ -1,23 +1,22 @@
 """Requests to stores through ``obstore``: what an object is now (HEAD), a part of it (GET), and what lies in a folder.
 
-The client library retries what is worth it (5xx, connections that fail or break, time-outs) with exponential back-off
-and jitter, resumes a body that broke off where the object has an ETag, and refuses an answer with another range than
-was asked for. What it leaves to us, here:
+The client library makes a few quick retries, resumes a body that broke off where the object has an ETag, and refuses an
+answer with another range than was asked for. What it leaves to us, here:
 
 - Every answer must come from the pinned object: ``If-Match`` asks the server, and the answer's size and ETag (or
   Last-Modified) are compared as well, because many servers ignore the question.
-- A body must have the length of its range; one that broke off without an ETag is asked for again, with back-off.
+- A server that is away or busy is asked again for as long as patience allows, and so is one whose body broke off or has
+  another length than its range.
 - A server that ignores ranges gets small objects fetched whole; larger ones are refused.
 """
 
-import asyncio
+import functools
 import os
-import random
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
@@ -32,6 +31,8 @@ from flodl_pipe.storage.remote_errors import (
     range_ignored,
     scrubbed,
 )
+from flodl_pipe.storage.remote_exit import OPEN
+from flodl_pipe.storage.remote_patience import Patience, RemotePolicy
 from flodl_pipe.storage.remote_pins import RemotePin, require_same
 from flodl_pipe.units import format_count
 
@@ -41,42 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteClient", "RemotePolicy"]
 
+T = TypeVar("T")
+
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
 _HTTP_REMEDY = "open the address in a browser to see what stands there, and correct source.path"
-
-
-@final
-@dataclass(frozen=True)
-class RemotePolicy:
-    """How much is asked for at once, and how long it may take.
-
-    Attributes:
-        in_flight: Most requests at once, per call.
-        flight_bytes: Most bytes that the requests of one call may have in flight.
-        gap_bytes: See :mod:`flodl_pipe.storage.remote_ranges`.
-        range_bytes: See :mod:`flodl_pipe.storage.remote_ranges`; longer reads are cut into parts of this size.
-        whole_bytes: Largest object that is fetched whole from a server that ignores ranges.
-        connect_timeout_s: Time to make a connection.
-        stall_timeout_s: Time without a byte of an answer.
-        request_timeout_s: Time for one try of a request, its body included.
-        deadline_s: Time for a call as a whole, with all its retries.
-        max_retries: Tries after the first.
-        first_backoff_s: Mean wait before the first of them; each further one waits about twice as long.
-        longest_backoff_s: Longest wait.
-    """
-
-    in_flight: int = 64
-    flight_bytes: int = 64 << 20
-    gap_bytes: int = 64 << 10
-    range_bytes: int = 1 << 20
-    whole_bytes: int = 64 << 20
-    connect_timeout_s: float = 5.0
-    stall_timeout_s: float = 20.0
-    request_timeout_s: float = 60.0
-    deadline_s: float = 180.0
-    max_retries: int = 8
-    first_backoff_s: float = 0.1
-    longest_backoff_s: float = 10.0
 
 
 @final
@@ -95,7 +64,8 @@ class RemoteClient:
         self._policy = policy
         self._stores: dict[tuple[str, str, str], ObjectStore] = {}
         self._lock = threading.Lock()
-        self._random = random.Random()  # noqa: S311 - jitter; a generator of our own, seeded by the system
+        self._patience = Patience(policy)
+        self._known: set[tuple[str, str]] = set()
 
     def store(self, address: RemoteAddress) -> "ObjectStore":
         """Return the store an address lies in, opening it if need be. Nothing is asked over the network.
@@ -115,7 +85,7 @@ class RemoteClient:
         Raises:
             SourceError: if there is none, or its parts cannot be read one by one.
         """
-        return RemotePin.of(address, await self._ask(address, {"head": True}, ""))
+        return RemotePin.of(address, await self._ask_first(address, {"head": True}))
 
     async def begin(self, address: RemoteAddress, num_bytes: int) -> tuple[RemotePin, ByteArray]:
         """Return what the object is now, and its first bytes if they came along: as many, fewer, or none.
@@ -128,7 +98,7 @@ class RemoteClient:
         """
         nothing: ByteArray = np.empty(0, dtype=np.uint8)
         try:
-            result = await self._ask(address, {"range": (0, num_bytes)}, "")
+            result = await self._ask_first(address, {"range": (0, num_bytes)})
         except RangeIgnored:
             return await self.head(address), nothing
         except StoreError as failure:
@@ -139,7 +109,7 @@ class RemoteClient:
         if tuple(result.range) != (0, min(num_bytes, pin.size)):
             return pin, nothing
         try:
-            body: ByteArray = np.frombuffer(memoryview(await result.bytes_async()), dtype=np.uint8)
+            body: ByteArray = np.frombuffer(memoryview(await OPEN.note(result.bytes_async())), dtype=np.uint8)
         except Exception:  # noqa: BLE001 - the next read of this object says what is wrong
             return pin, nothing
         return pin, body if len(body) == min(num_bytes, pin.size) else nothing
@@ -159,18 +129,44 @@ class RemoteClient:
             RangeIgnored: if the server sends all of a large object instead of the range.
             SourceError: if it cannot be read.
         """
-        tries, wait_s = 0, self._policy.first_backoff_s
-        while True:
+        self._known.add((address.scheme, address.place))  # else there were no pin
+
+        async def attempt() -> ByteArray:
             try:
                 return await self._read_once(address, pin, start, stop, whole=whole)
             except StoreError as failure:
                 if failure.status in (404, 412, 416):
                     await self.require_unchanged(address, pin)  # which says more than the refusal
-                tries += 1
-                if not failure.retryable or tries > self._policy.max_retries:
-                    raise
-            await asyncio.sleep(wait_s * self._random.uniform(0.5, 1.5))
-            wait_s = min(wait_s * 2, self._policy.longest_backoff_s)
+                raise
+
+        return await self.insist(address, attempt)
+
+    async def insist(self, address: RemoteAddress, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``attempt`` does, made again after failures that may pass.
+
+        Args:
+            address: The object or folder it asks for.
+            attempt: Makes the request once; its failures are those that ``explain`` words.
+
+        Raises:
+            StoreError: the last failure.
+        """
+        place = (address.scheme, address.place)
+
+        async def once() -> T:
+            try:
+                found = await attempt()
+            except StoreError as failure:
+                if failure.status:
+                    self._known.add(place)
+                raise
+            self._known.add(place)
+            return found
+
+        return await self._patience.insist(once, lambda: place in self._known)
+
+    async def _ask_first(self, address: RemoteAddress, options: Any) -> "GetResult":
+        return await self.insist(address, functools.partial(self._ask, address, options, ""))
 
     async def _read_once(
         self, address: RemoteAddress, pin: RemotePin, start: int, stop: int, *, whole: bool
@@ -185,10 +181,9 @@ class RemoteClient:
         if tuple(result.range) != expected:
             raise StoreError(f"{address.shown}, {what}: the server answered with bytes {result.range}; copy the data")
         try:
-            body = await result.bytes_async()
+            body = await OPEN.note(result.bytes_async())
         except Exception as error:  # noqa: BLE001 - its text must not be chained: it holds the request
             failure = explain(error, address, what)
-            failure.retryable = pin.etag is None  # with an ETag, the client has resumed it as often as it may
         else:
             found: ByteArray = np.frombuffer(memoryview(body), dtype=np.uint8)
             if whole and _MARKUP.match(found[:200].tobytes()):
@@ -207,7 +202,7 @@ class RemoteClient:
 
         store = self.store(address)
         try:
-            return await obstore.get_async(store, address.key, options=options)
+            return await OPEN.note(obstore.get_async(store, address.key, options=options))
         except Exception as error:  # noqa: BLE001 - as above
             ignored = range_ignored(error)
             failure = explain(error, address, what)
@@ -251,11 +246,11 @@ def _open_store(address: RemoteAddress, policy: RemotePolicy) -> "ObjectStore":
         **({"allow_http": True} if plain else {}),
     }
     retry: Any = {
-        "max_retries": policy.max_retries,
-        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "max_retries": policy.client_retries,
+        "retry_timeout": timedelta(seconds=policy.opening_patience_s),
         "backoff": {
             "init_backoff": timedelta(seconds=policy.first_backoff_s),
-            "max_backoff": timedelta(seconds=policy.longest_backoff_s),
+            "max_backoff": timedelta(seconds=min(1.0, policy.longest_backoff_s)),
             "base": 2,
         },
     }

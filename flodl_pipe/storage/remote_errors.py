@@ -10,13 +10,13 @@ from typing import final
 
 from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.remote_address import RemoteAddress
+from flodl_pipe.units import format_duration
 
 __all__ = ["RangeIgnored", "StoreError", "credential_remedy", "explain", "range_ignored", "scrubbed"]
 
 _STATUS = re.compile(r"status code: (\d{3})(?: ([A-Za-z][A-Za-z -]*))?")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.-]{1,60})\s*</Code>")
-_RETRIES = re.compile(r"after (\d+) retries")
-_KIND = re.compile(r"kind: (Timeout|Connect|Interrupted|Decode)\b")
+_KIND = re.compile(r"kind: (Timeout|Connect|Interrupted|Request|Decode|Unknown)\b")
 _RANGES = re.compile(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)")
 # Where credentials are asked for when the environment has none, and how the client says that it has none.
 _NO_CREDENTIALS = re.compile(
@@ -52,16 +52,21 @@ _VARIABLES = {
 
 @final
 class StoreError(SourceError):
-    """A request that failed for good.
+    """A request that failed.
 
     Attributes:
         status: HTTP status of the answer; 0 when there was none.
-        retryable: Whether asking once more may help: the body broke off and the client did not resume it.
+        retryable: Whether asking once more may help: the server is busy, or away, or the answer broke off.
     """
 
     def __init__(self, message: str, status: int = 0, retryable: bool = False) -> None:
         super().__init__(message)
         self.status, self.retryable = status, retryable
+
+    def given_up(self, tries: int, seconds: float) -> "StoreError":
+        """Return this error with how often and how long it was tried."""
+        count = f"{tries} tries" if tries > 1 else "1 try"
+        return StoreError(f"{self}; given up after {count} in {format_duration(seconds)}", self.status)
 
     def __reduce__(self) -> tuple[type[SourceError], tuple[str]]:
         return SourceError, (str(self),)
@@ -108,7 +113,6 @@ def explain(error: Exception, address: RemoteAddress, what: str = "") -> StoreEr
     status = int(match[1]) if (match := _STATUS.search(text)) else 404 if isinstance(error, FileNotFoundError) else 0
     code = match[1] if (match := _CODE.search(text)) else ""
     said = " ".join(filter(None, [str(status or ""), _phrase(text), f"({code})" if code else ""]))
-    retries = match[1] if (match := _RETRIES.search(text)) else "0"
     kind = match[1] if (match := _KIND.search(text)) else ""
     if status == 404:
         return StoreError(f"{shown}: does not exist: the server says {said}; correct source.path", status)
@@ -121,10 +125,9 @@ def explain(error: Exception, address: RemoteAddress, what: str = "") -> StoreEr
         return StoreError(
             f"{shown}: no credentials were found, or they cannot be used; {credential_remedy(address.scheme)}", status
         )
-    if status >= 500 or status == 429:
+    if status >= 500 or status in (408, 429):
         return StoreError(
-            f"{shown}: the server still says {said} after {retries} retries; try again later, or lower the load on it",
-            status,
+            f"{shown}: the server still says {said}; try again later, or lower the load on it", status, retryable=True
         )
     if 300 <= status < 400:
         return StoreError(
@@ -148,17 +151,20 @@ def explain(error: Exception, address: RemoteAddress, what: str = "") -> StoreEr
             f"{shown}: the server does not say how long it is (no Content-Length); serve it as a plain file"
         )
     if "response body error" in text:
-        slow = kind == "Timeout"
-        how = "did not come within the time-out" if slow else "broke off before its end"
-        return StoreError(f"{shown}: the answer {how}, again and again; check the server and the network", 0, not slow)
+        how = "did not come within the time-out" if kind == "Timeout" else "broke off before its end"
+        return StoreError(f"{shown}: the answer {how}; check the server and the network", retryable=True)
     if kind == "Timeout":
-        return StoreError(
-            f"{shown}: no answer within the time-out, {retries} retries; check the server and the network"
-        )
+        return StoreError(f"{shown}: no answer within the time-out; check the server and the network", retryable=True)
     if kind == "Connect":
         return StoreError(
-            f"{shown}: the server cannot be reached ({retries} retries); check its name, the network, "
-            "HTTPS_PROXY and the endpoint variables"
+            f"{shown}: the server cannot be reached; check its name, the network, HTTPS_PROXY and the endpoint "
+            "variables",
+            retryable=True,
+        )
+    if kind in ("Interrupted", "Request"):
+        return StoreError(
+            f"{shown}: the server ends the connection without an answer; check the server and the network",
+            retryable=True,
         )
     return StoreError(f"{shown}: cannot be read: {type(error).__name__}: {scrubbed(text)}; check the address")
 

@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import final
 
 from flodl_pipe.errors import SourceError
+from flodl_pipe.storage.remote_exit import OPEN
 
 __all__ = ["Ended", "Flights", "Overdue", "fly"]
 
@@ -75,28 +76,41 @@ def fly(
     Raises:
         Overdue: if they are not done after ``deadline_s`` seconds.
         Ended: if another thread ended them.
-        SourceError: in a process forked from one that has used the client.
+        SourceError: in a process forked from one that has used the client, and when the interpreter is about to exit.
     """
     _require_own_process()
     with _outside_other_loops():
         loop = asyncio.new_event_loop()
         try:
-            task = loop.create_task(_run(iter(jobs), in_flight, deadline_s))
-            listed = flights or Flights()
-            listed.begin(task, loop)
-            try:
-                loop.run_until_complete(task)
-            except BaseException as error:
-                task.cancel()
-                with contextlib.suppress(BaseException):
-                    loop.run_until_complete(task)
-                if not listed.done(task) and isinstance(error, asyncio.CancelledError):
-                    raise Ended from None
-                raise
-            finally:
-                listed.done(task)
+            _fly(loop, _run(iter(jobs), in_flight, deadline_s), flights or Flights())
         finally:
             loop.close()
+
+
+def _fly(loop: asyncio.AbstractEventLoop, flight: Coroutine[None, None, None], listed: Flights) -> None:
+    task = loop.create_task(flight)
+    try:
+        OPEN.begin(task, loop)
+        listed.begin(task, loop)
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if listed.done(task):
+                raise SourceError("remote data was not read to the end: the interpreter is about to exit") from None
+            raise Ended from None
+    finally:
+        _end(loop)
+        listed.done(task)
+        OPEN.done(task)
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what still runs, and see it end: a request that is left behind would report to a loop that is closed."""
+    while running := asyncio.all_tasks(loop):
+        for task in running:
+            task.cancel()
+        with contextlib.suppress(BaseException):  # a second Ctrl-C, which would leave them
+            loop.run_until_complete(asyncio.wait(running))
 
 
 async def _run(jobs: Iterator[Callable[[], Awaitable[None]]], in_flight: int, deadline_s: float) -> None:

@@ -15,6 +15,7 @@ from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.remote_address import RemoteAddress, redacted
 from flodl_pipe.storage.remote_client import RemoteClient, RemotePolicy
 from flodl_pipe.storage.remote_errors import StoreError, explain
+from flodl_pipe.storage.remote_exit import OPEN
 from flodl_pipe.storage.remote_flight import Overdue, fly
 from flodl_pipe.units import format_duration
 
@@ -157,11 +158,14 @@ class _Lister:
 
     async def _level(self, address: RemoteAddress, prefix: str) -> tuple[list[str], list[str]]:
         """Return the keys directly in a folder, and the folders in it."""
+        return await self._client.insist(address, functools.partial(self._level_once, address, prefix))
+
+    async def _level_once(self, address: RemoteAddress, prefix: str) -> tuple[list[str], list[str]]:
         import obstore  # noqa: PLC0415 - an extra
 
         store = self._client.store(address)
         try:
-            found = await obstore.list_with_delimiter_async(store, prefix or None)
+            found = await OPEN.note(obstore.list_with_delimiter_async(store, prefix or None))
         except Exception as error:  # noqa: BLE001 - its text must not be chained: it holds the request
             failure = explain(error, address, "listing")
         else:
@@ -171,14 +175,18 @@ class _Lister:
 
     async def _below(self, address: RemoteAddress, prefix: str, *, first_only: bool = False) -> list[str]:
         """Return all keys below a folder, at any depth."""
+        return await self._client.insist(address, functools.partial(self._below_once, address, prefix, first_only))
+
+    async def _below_once(self, address: RemoteAddress, prefix: str, first_only: bool) -> list[str]:
         import obstore  # noqa: PLC0415 - an extra
 
         store, keys = self._client.store(address), list[str]()
         try:
-            async for chunk in obstore.list(store, prefix or None, chunk_size=1000):
-                keys += [meta["path"] for meta in chunk if meta["path"] != prefix]
-                if keys and first_only:
-                    break
+            chunks = obstore.list(store, prefix or None, chunk_size=1000)
+            while not (keys and first_only):
+                keys += [meta["path"] for meta in await OPEN.note(chunks.__anext__()) if meta["path"] != prefix]
+        except StopAsyncIteration:
+            return _files_of(keys)
         except Exception as error:  # noqa: BLE001 - as above
             failure = explain(error, address, "listing")
         else:

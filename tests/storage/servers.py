@@ -65,11 +65,11 @@ def wait_for(address: str, process: subprocess.Popen[Any], seconds: float = 30) 
 
 
 @contextlib.contextmanager
-def running(command: list[str], address: str, **options: Any) -> Iterator[None]:
+def running(command: list[str], address: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
         try:
             wait_for(address, process)
-            yield
+            yield process
         finally:
             process.terminate()
             try:
@@ -146,11 +146,18 @@ def fault_module() -> ModuleType:
 @contextlib.contextmanager
 def fault_server(root: Path) -> Iterator[str]:
     """Run the misbehaving store in a process of its own."""
-    fault_module()
     port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    with running([sys.executable, str(SHARED / "cases" / "fault_http.py"), str(root), str(port)], f"{address}/_log"):
-        yield address
+    with fault_process(root, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def fault_process(root: Path, port: int) -> Iterator[subprocess.Popen[Any]]:
+    """Run the misbehaving store at a port, for a test that stops it."""
+    fault_module()
+    command = [sys.executable, str(SHARED / "cases" / "fault_http.py"), str(root), str(port)]
+    with running(command, f"http://127.0.0.1:{port}/_log") as process:
+        yield process
 
 
 def asked(address: str, part: str = "") -> list[list[str]]:

@@ -30,14 +30,15 @@ def answered(status: str, body: str = "") -> Exception:
         (answered("403 Forbidden", "<Code>InvalidAccessKeyId</Code><AWSAccessKeyId>hunter2"), "AWS_ACCESS_KEY_ID"),
         (answered("404 Not Found"), "does not exist: the server says 404 Not Found; correct source.path"),
         (answered("301 Moved Permanently"), "check the region and the endpoint"),
-        (answered("429 Too Many Requests"), "the server still says 429 Too Many Requests after 2 retries"),
+        (answered("429 Too Many Requests"), "the server still says 429 Too Many Requests; try again later"),
         (answered("418 I'm a teapot"), "the server says 418"),
         (
             RuntimeError("Error performing PUT http://169.254.169.254/latest/api/token - kind: Timeout"),
             "no credentials",
         ),
         (RuntimeError("GET https://x/tokens/token_shards/a.npy - kind: Connect"), "cannot be reached"),
-        (RuntimeError("GET https://x/credentials/a.npy - kind: Timeout, 1 retries"), "no answer within the time-out"),
+        (RuntimeError("GET https://x/credentials/a.npy - kind: Timeout"), "no answer within the time-out"),
+        (RuntimeError("GET https://x/a.npy - kind: Request"), "ends the connection without an answer"),
         (RuntimeError("odd https://me:hunter2@x/y?sig=hunter2 thing"), r"RuntimeError: odd https://x/y\?\.\.\. thing"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.storage.servers import nginx, requests_of
 
 NUM, SIZE = 3, 300_000
 DATA = np.random.default_rng(0).integers(0, 256, (NUM, SIZE), dtype=np.uint8)
-QUICK = RemotePolicy(deadline_s=10, max_retries=2, first_backoff_s=0.02, longest_backoff_s=0.05)
+QUICK = RemotePolicy(deadline_s=10, patience_s=0.3, client_retries=0, first_backoff_s=0.02, longest_backoff_s=0.05)
 
 
 @pytest.fixture
@@ -308,5 +308,5 @@ def test_a_body_that_is_not_whole_is_asked_for_again_and_then_an_error(bare, fau
         SourceError, match=r"x\.bin, bytes 9 \.\. 109: (the answer broke off|50 bytes came instead of 100)"
     ):
         read(blobs, [(0, 9)])
-    assert 1_000 - Bare.times == 1 + QUICK.max_retries
+    assert 1_000 - Bare.times > 2
     Bare.times = 0

@@ -17,7 +17,7 @@ from flodl_pipe.storage.remote_client import RemotePolicy
 from tests.storage.servers import CREDENTIALS, put, s3_server
 
 DATA = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
-QUICK = RemotePolicy(connect_timeout_s=1, deadline_s=5, max_retries=1, first_backoff_s=0.02, longest_backoff_s=0.05)
+QUICK = RemotePolicy(connect_timeout_s=1, deadline_s=5, patience_s=0.3, first_backoff_s=0.02, longest_backoff_s=0.05)
 KEYS = (
     *("d/part-10.npy", "d/part-2.npy", "d/B.npy", "d/.hidden.npy", "d/x.txt", "d/_SUCCESS", "d/sub/z.npy"),
     *(
