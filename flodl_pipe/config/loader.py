@@ -74,4 +74,4 @@ class LoaderConfig(StrictModel):
     """Share of the host memory available at start that the loaders of this host may hold."""
 
     check_purity: bool = True
-    """Read two samples of the first batch a second time, and refuse a source that gives other bytes then."""
+    """Read eight samples of the first batch a second time, and refuse a source that gives other bytes then."""

@@ -14,6 +14,7 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.outline import outline_engine
@@ -143,11 +144,26 @@ class Engine:
 
     def spot(self, cursor: Cursor) -> Spot:
         """Return the place of a cursor; see :class:`flodl_pipe.loader.feed.Feed`."""
+        if cursor.streams or (cursor.mixture and not isinstance(self._order, MixtureOrder)):
+            what = "lanes of a stream" if cursor.streams else "weights of a mixture"
+            raise ResumeError(
+                f"loader state: it holds the {what}, which this source is not; the state was edited or damaged, resume "
+                "from another one"
+            )
         if isinstance(self._order, MixtureOrder):
             position = cursor.epoch * self._order.num_picks + cursor.position
-            self._order = self._order.with_history(cursor.mixture, position)
-            self.stream.mixing = self._order
+            self._follow(self._order.with_history(cursor.mixture, position))
         return Spot(cursor.epoch, cursor.position)
+
+    def inherit(self, other: Feed) -> None:
+        """Take over what an engine for the same source remembers; see :class:`flodl_pipe.loader.feed.Feed`."""
+        mixing = other.stream.mixing
+        if isinstance(mixing, MixtureOrder):
+            self._follow(mixing)
+
+    def _follow(self, order: MixtureOrder) -> None:
+        self._order = order
+        self.stream = self.stream.with_mixing(order)
 
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:
         """Return name, samples and draws so far of each part of a mixture; see :class:`flodl_pipe.loader.feed.Feed`."""

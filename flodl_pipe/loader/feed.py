@@ -119,6 +119,10 @@ class Feed(Protocol):
         """
         ...
 
+    def inherit(self, other: "Feed") -> None:
+        """Take over what an engine that this one replaces remembers: how a mixture's weights changed."""
+        ...
+
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:
         """Return of each part of a mixture its name, its samples, and how often one of them was drawn up to a place."""
         ...

@@ -27,7 +27,7 @@ __all__ = ["Filler"]
 
 Rows = Mapping[str, Array]
 
-_PURITY_SAMPLES = 2
+_PURITY_SAMPLES = 8
 
 
 @final

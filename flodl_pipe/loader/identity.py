@@ -59,6 +59,16 @@ class StreamIdentity:
         """The data's fingerprint, as cursors hold it."""
         return str(self._source.fingerprint())
 
+    def with_mixing(self, mixing: Mixing) -> "StreamIdentity":
+        """Return the same stream under a mixture's order that remembers another history.
+
+        A new object: batches that were handed out keep the identity they came with, and with it their cursors.
+        """
+        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing)
+        if "fingerprint" in self.__dict__:
+            other.__dict__["fingerprint"] = self.fingerprint
+        return other
+
     def cursor(self, spot: Spot) -> Cursor:
         """Return the cursor at a place."""
         mixing = self.mixing

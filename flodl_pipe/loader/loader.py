@@ -51,7 +51,7 @@ class Loader(LoaderFacts):
         readers: Reader threads, or ``"auto"``; 0 reads inside ``next()``.
         vram_max_usage: Share of device memory; no effect on a CPU.
         ram_max_usage: Share of the available host memory that this process's loaders may hold.
-        check_purity: Read two samples of the first batch a second time, and refuse a source that gives other bytes
+        check_purity: Read eight samples of the first batch a second time, and refuse a source that gives other bytes
             then. Never done under ``python -O``.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh uniform order every epoch, or storage order.
@@ -126,7 +126,8 @@ class Loader(LoaderFacts):
         """Build another engine; the old one's memory goes first: the two need not fit side by side."""
         self._closed = True
         self._finalizer()
-        self._engine = self._build(global_batch)
+        before, self._engine = self._engine, self._build(global_batch)
+        self._engine.inherit(before)
         self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
 
     def __iter__(self) -> LoaderIterator:

@@ -115,7 +115,8 @@ class ResidentSet:
                 with self._read_lock:
                     store.load(chunk)
         except Exception as error:  # noqa: BLE001 - the reader that meets it again raises it in the loop
-            self._give_up(f"reading it failed ({error})")
+            # No warning: the fault itself comes at its step, with a remedy of its own.
+            self._give_up(f"reading it failed ({error})", logging.INFO, "")
             return
         self._store = store
         if isinstance(store, PlaneStore) and store.delivers:
@@ -140,17 +141,20 @@ class ResidentSet:
         if memory.available_bytes > floor + CHUNK_BYTES * _CHUNKS_PER_PROBE:
             return False
         self._give_up(
-            f"only {format_bytes(memory.available_bytes)} of memory is available; {format_bytes(floor)} is left alone"
+            f"only {format_bytes(memory.available_bytes)} of memory is available; {format_bytes(floor)} is left alone",
+            logging.WARNING,
+            ". Set loader.mode=streaming to say so from the start, or lower loader.ram_max_usage",
         )
         return True
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, level: int, remedy: str) -> None:
         self._stop.set()
         self.given_up = why
-        _log.warning(
-            "the resident set of %s was given up: %s; batches are streamed from the source instead. "
-            "Set loader.mode=streaming to say so from the start, or lower loader.ram_max_usage",
+        _log.log(
+            level,
+            "the resident set of %s was given up: %s; batches are streamed from the source instead%s",
             format_bytes(self.num_bytes),
             why,
+            remedy,
         )
         self._on_give_up()

@@ -9,6 +9,7 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.stream_outline import outline_stream
@@ -121,6 +122,9 @@ class StreamEngine:
             return Spot(cursor.epoch, 0)
         lanes = StreamState.from_text(cursor.streams, self._source.num_lanes, cursor.position)
         return Spot(cursor.epoch, cursor.position, lanes)
+
+    def inherit(self, other: Feed) -> None:
+        """Do nothing: a stream remembers nothing but its place."""
 
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:  # noqa: ARG002 - a stream has no parts
         """Return nothing: a stream is no mixture."""
