@@ -20,7 +20,7 @@ from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.delivery import delivery_of
 from flodl_pipe.sources.index_sets import IndexSet, compact, select
 from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
-from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, HasArtifacts, Source
+from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, HasArtifacts, HasPlanes, Source
 from flodl_pipe.units import format_bytes, format_count
 
 __all__ = ["Subset", "SubsetExtents", "apply_subset"]
@@ -138,7 +138,7 @@ class Subset:
         if extents is None:
             return None
         mapped = SubsetExtents(extents, self._indices)
-        if extents.memory is None and mapped.num_bytes > len(self) * self.spec.row_bytes:
+        if extents.memory is None and mapped.planes is None and mapped.num_bytes > len(self) * self.spec.row_bytes:
             return None  # rows take less than everything between the first and the last of them
         return mapped
 
@@ -164,6 +164,10 @@ class SubsetExtents:
         self.memory: ByteArray | None = None
         if extents.memory is not None:
             self.memory = extents.memory[self._begin : self._begin + self.num_bytes]
+        self.planes: tuple[ByteArray, ...] | None = None
+        if isinstance(extents, HasPlanes) and extents.planes is not None:
+            rows = slice(self._begin // self.row_bytes, (self._begin + self.num_bytes) // self.row_bytes)
+            self.planes = tuple(plane[rows] for plane in extents.planes)
 
     def starts(self, indices: IndexArray) -> IndexArray:
         """Return the first byte of each sample in the joined range, int64, shape ``(K,)``."""
