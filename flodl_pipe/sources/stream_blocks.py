@@ -26,6 +26,8 @@ from flodl_pipe.sources.stream_protocol import LaneReader
 __all__ = ["BlockShuffle", "block_rows"]
 
 _DOMAIN = 0xB10C
+_MAX_DIGITS = 18
+"""A number of a place fits 64 bits."""
 
 
 def block_rows(shuffle_buffer: int, num_lanes: int) -> int:
@@ -137,10 +139,10 @@ def _parse(mark: str, num_rows: int) -> tuple[int, int, str]:
         return 0, 0, ""
     block, _, rest = mark.partition(",")
     handed, comma, begin = rest.partition(",")
-    numbers = all(number.isascii() and number.isdigit() for number in (block, handed))
+    numbers = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for number in (block, handed))
     if not comma or not numbers or int(handed) > num_rows:
         raise ResumeError(
-            f"{mark!r} is no place in a shuffled lane with blocks of {num_rows} rows; the state was edited, or saved "
-            "with another sampling.shuffle or source.shuffle_buffer: resume with those"
+            f"{mark[:80]!r} is no place in a shuffled lane with blocks of {num_rows} rows; the state was edited, or "
+            "saved with another sampling.shuffle or source.shuffle_buffer: resume with those"
         )
     return int(block), int(handed), begin

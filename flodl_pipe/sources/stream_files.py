@@ -6,9 +6,11 @@ from typing import final
 
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.protocol import Fact
+from flodl_pipe.sources.stream_encode import Encoder
+from flodl_pipe.sources.stream_estimate import Estimate, estimate_tokens
 from flodl_pipe.sources.stream_formats import TextFormat, suffixes_of, tell_formats
-from flodl_pipe.sources.stream_tokens import Encoder, Run, byte_runs, document_runs
-from flodl_pipe.sources.stream_unpack import content_bytes, read_content
+from flodl_pipe.sources.stream_tokens import Run, byte_runs, document_runs
+from flodl_pipe.sources.stream_unpack import read_content
 from flodl_pipe.sources.stream_windows import Place
 from flodl_pipe.sources.stream_zstd import require_zstd
 from flodl_pipe.sources.token_files import named
@@ -98,25 +100,22 @@ class TextFiles:
                 self._said.add(files[number])
                 _logger.warning("%s: holds no document, only empty lines", self.blobs.names[files[number]])
 
-    def estimate_tokens(self) -> int | None:
-        """Look for a first document; return about how many tokens all files hold, None where sizes do not tell.
+    def require_document(self) -> None:
+        """Look for a first document.
 
         Raises:
-            SourceError: if no file holds a document, or what comes before the first one is damaged.
+            SourceError: if no file holds one, or what comes before the first one is damaged.
         """
-        for file in range(len(self)):
-            run = next((run for run in self._runs(file, 0, 1, None) if len(run.tokens)), None)
-            if run is None:
-                continue
-            sizes = [content_bytes(self.blobs, one, kind.packing) for one, kind in enumerate(self.formats)]
-            known = [size for size in sizes if size is not None]
-            if self._encoder or len(known) < len(sizes):
-                return None
-            # The bytes that these tokens come from, but for the last line.
-            seen = int(run.offset[-1]) if self.formats[file].json else 0
-            share = len(run.tokens) / seen if seen else 1.0
-            return int(sum(known) * min(share, 1.0))
-        raise SourceError(f"{named(self.blobs.names)}: no document, only empty lines; correct source.path")
+        if not any(next(self._runs(file, 0, 1, None), None) for file in range(len(self))):
+            raise SourceError(f"{named(self.blobs.names)}: no document, only empty lines; correct source.path")
+
+    def estimate_tokens(self) -> Estimate | None:
+        """Return about how many tokens all files hold; None where sizes do not tell, or a tokenizer decides.
+
+        Raises:
+            SourceError: if a file changed, cannot be read, or is packed and damaged at its begin.
+        """
+        return None if self._encoder else estimate_tokens(self.blobs, self.formats, self.text_key)
 
     def most_tokens(self) -> int | None:
         """Return a number of tokens that all files together cannot exceed; None where sizes do not tell."""

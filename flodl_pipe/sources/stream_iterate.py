@@ -23,14 +23,15 @@ STATE_EVERY = 256
 """Samples between two states: a state may cost more than many a sample."""
 MAX_STATE_CHARS = 16_384
 """Longest state that is kept: there is one per lane in every cursor."""
-
+_MAX_DIGITS = 18
+"""A number of a place fits 64 bits."""
 
 StateOf = Callable[[], object]
 """Says where a pass stands, in what JSON can hold; None once nobody can say it any more."""
 
 
 def split_place(mark: str) -> tuple[int, int, str]:
-    """Read a place: samples passed, samples passed when the state was taken, the state.
+    """Read a place: samples passed, samples passed when the state was taken, the state as JSON.
 
     Raises:
         ResumeError: if it is none.
@@ -38,12 +39,21 @@ def split_place(mark: str) -> tuple[int, int, str]:
     rows, _, rest = mark.partition(".")
     taken, _, state = rest.partition(".")
     numbers = [rows, taken] if rest else [rows]
-    if not all(number.isascii() and number.isdigit() for number in numbers) or (rest and int(taken) > int(rows)):
+    known = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for number in numbers)
+    if not known or (rest and int(taken) > int(rows)) or not (_is_json(state) if rest else mark == rows):
         raise ResumeError(
             f"{mark[:80]!r} is no place in a stream of samples; the state was edited or belongs to another kind of "
             "stream, resume from another one"
         )
     return int(rows), int(taken or 0), state
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):  # of thousands of digits or brackets, too
+        return False
+    return True
 
 
 @final

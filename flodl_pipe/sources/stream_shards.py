@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sized
 from typing import Protocol, final, runtime_checkable
 
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import ResumeError, SourceError
 from flodl_pipe.sources.stream_iterate import StateOf
 from flodl_pipe.sources.user_readers import type_name
 
@@ -93,6 +93,7 @@ class Shard:
 
         Raises:
             SourceError: if it is an iterator that was begun before.
+            ResumeError: if there is a state, and nothing that could load it.
         """
         self._passes += 1
         if self.once:
@@ -106,6 +107,7 @@ class Shard:
                 iterator.load_state_dict(json.loads(state))
             return iterator, iterator.state_dict
         if not isinstance(iterable, Stateful):
+            self._require_none(state)
             return iterator, None
         if state or self._sent:
             iterable.load_state_dict(json.loads(state or self._begin_state))
@@ -122,10 +124,19 @@ class Shard:
         self._spent = True
         iterator, seen = iter(self._iterable), self._seen
         stateful = iterator if isinstance(iterator, Stateful) else None
-        if state and stateful is not None:
+        if stateful is None:
+            self._require_none(state)
+        elif state:
             stateful.load_state_dict(json.loads(state))
             seen = []
         return itertools.chain(seen, iterator), stateful.state_dict if stateful is not None else None
+
+    def _require_none(self, state: str) -> None:
+        if state:
+            raise ResumeError(
+                f"{self.what} has no load_state_dict(), and the saved place holds a state of its own; it is not what "
+                "it was, resume with the data the state was saved with"
+            )
 
     def say_no_state(self, why: str) -> None:
         """Say once that a state cannot be kept, and why."""

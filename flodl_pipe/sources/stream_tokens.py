@@ -1,8 +1,9 @@
 """The documents of one file as runs of tokens, each token with the way back to its place in the file.
 
-Two ways in, one kind of run out. Lines encoded as bytes take no step per document: NumPy turns a portion of 1 MiB into
-token ids (a newline becomes the end of a document, the carriage return before it and empty lines go). JSON lines and a
-tokenizer of the user's take one Python step per line.
+Two ways in, one kind of run out. Lines encoded as bytes take no step per document: NumPy turns a portion of 256 KiB
+into token ids (a newline becomes the end of a document, the carriage return before it and empty lines go). JSON lines
+and a tokenizer of the user's take one Python step per line. What leaves no token leaves no anchor either, so that a run
+is no larger than the portion it comes from.
 
 What a token's place is, in a run with anchors ``first[j]`` (a token) and ``offset[j]`` (a byte), ``j`` the last anchor
 at or before token ``k``::
@@ -13,17 +14,18 @@ at or before token ``k``::
 
 import codecs
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, final
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.stream_encode import Encoder
 from flodl_pipe.sources.stream_lines import Line, json_text, read_lines
 from flodl_pipe.units import format_count
 
-__all__ = ["BYTE_VOCAB_SIZE", "END_OF_DOCUMENT", "Encoder", "Run", "byte_runs", "document_runs"]
+__all__ = ["BYTE_VOCAB_SIZE", "END_OF_DOCUMENT", "Run", "byte_runs", "count_line_tokens", "document_runs"]
 
 _logger = logging.getLogger("flodl_pipe")
 
@@ -33,6 +35,8 @@ BYTE_VOCAB_SIZE = 257
 
 _NEWLINE, _RETURN = 10, 13
 _BOM = codecs.BOM_UTF8
+_FOLDED_BYTES = 1 << 16
+"""Bytes that are folded at once: one of two may need an anchor, which takes more than what it stands for."""
 # No byte of valid UTF-8; marks the ends of documents where many are turned into tokens at once.
 _NO_UTF8 = 0xFF
 
@@ -47,53 +51,12 @@ _TABLE = _byte_table()
 
 
 class Run(NamedTuple):
-    """Consecutive tokens, shape ``(K,)``, and their anchors, int64, shape ``(A,)``, the first at token 0."""
+    """At least one token, shape ``(K,)``, and their anchors, int64, shape ``(A,)``, the first at token 0."""
 
     tokens: Array
     first: IndexArray
     offset: IndexArray
     line: IndexArray
-
-
-@final
-class Encoder:
-    """A tokenizer of the user's, held to its word: ids of integer type, in ``[0, limit)``.
-
-    Args:
-        encode: Text of one document -> its ids, an end-of-document id included if it wants one.
-        dtype: What ids are stored as.
-        limit: One more than the largest id.
-    """
-
-    def __init__(self, encode: Callable[[str], Sequence[int]], dtype: str, limit: int) -> None:
-        self._encode, self.dtype, self._limit = encode, dtype, limit
-
-    def ids(self, text: str, name: str, line: Line) -> Array:
-        """Return the ids of a document.
-
-        Raises:
-            SourceError: if they are no integers, or out of range. What the tokenizer raises arrives as it is.
-        """
-        try:
-            ids = np.asarray(self._encode(text))
-        except Exception as error:
-            error.add_note(f"while encoding {name}, line {format_count(line.number)}")
-            raise
-        if not ids.size:
-            return np.empty(0, dtype=self.dtype)
-        where = f"{name}, line {format_count(line.number)}"
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise SourceError(
-                f"{where}: source.encode gave {ids.dtype} of shape {ids.shape}; it must return the ids of a document "
-                "as a flat sequence of integers"
-            )
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self._limit:
-            raise SourceError(
-                f"{where}: source.encode gave id {low if low < 0 else high}, and ids must lie in 0 .. "
-                f"{self._limit - 1}; correct source.vocab_size or the tokenizer"
-            )
-        return ids.astype(self.dtype)
 
 
 def byte_runs(chunks: Iterator[tuple[int, bytes]], name: str, offset: int) -> Iterator[Run]:
@@ -121,13 +84,13 @@ def byte_runs(chunks: Iterator[tuple[int, bytes]], name: str, offset: int) -> It
         carry = _unfinished(data, place, name, checked)
         data = data[: len(data) - len(carry)]
         if data:
-            yield _byte_run(data, place, in_line)
+            yield from _byte_runs(data, place, in_line)
             in_line = data[-1] != _NEWLINE
         place += len(data)
     if carry and carry != b"\r":
         raise _not_utf8(name, place, carry[0])
     if carry:
-        yield _byte_run(carry, place, in_line)
+        yield from _byte_runs(carry, place, in_line)
         in_line, place = True, place + 1
     if in_line:
         yield _run(np.array([END_OF_DOCUMENT], dtype=np.uint16), np.zeros(1, np.int64), np.array([place]))
@@ -154,23 +117,54 @@ def _not_utf8(name: str, place: int, byte: int) -> SourceError:
     )
 
 
-def _byte_run(data: bytes, place: int, in_line: bool) -> Run:
+def _byte_runs(data: bytes, place: int, in_line: bool) -> Iterator[Run]:
+    if b"\n\n" not in data and b"\r\n" not in data and (in_line or data[0] != _NEWLINE):
+        start = np.zeros(1, dtype=np.int64)
+        yield _run(_TABLE.take(np.frombuffer(data, dtype=np.uint8)), start, start + place)
+        return
+    begin = 0
+    while begin < len(data):
+        end = min(begin + _FOLDED_BYTES, len(data))
+        end += data[end - 1 : end + 1] == b"\r\n"
+        run = _folded(data[begin:end], place + begin, in_line)
+        if len(run.tokens):
+            yield run
+        in_line = data[end - 1] != _NEWLINE
+        begin = end
+
+
+def _folded(data: bytes, place: int, in_line: bool) -> Run:
+    """Return lines without the ends that leave no token: returns before newlines, and the newlines of empty lines."""
     raw: ByteArray = np.frombuffer(data, dtype=np.uint8)
+    newline = raw == _NEWLINE
+    begins = np.empty_like(newline)  # a line begins here
+    begins[0], begins[1:] = not in_line, newline[:-1]
+    gone = np.zeros_like(newline)
+    np.logical_and(raw[:-1] == _RETURN, newline[1:], out=gone[:-1])
+    empty = newline & begins
+    empty[1:] |= gone[:-1] & begins[:-1]
+    gone |= empty
     start = np.zeros(1, dtype=np.int64)
-    folds = b"\n\n" in data or b"\r\n" in data or (not in_line and data[0] == _NEWLINE)
-    if not folds:
-        return _run(_TABLE[raw], start, start + place)
-    newlines = np.flatnonzero(raw == _NEWLINE)
-    before = newlines - 1
-    returned = (before >= 0) & (raw[before] == _RETURN)
-    before -= returned
-    empty = np.where(before >= 0, raw[before] == _NEWLINE, not in_line)
-    gone = np.sort(np.concatenate([newlines[returned] - 1, newlines[empty]]))
-    tokens = np.delete(_TABLE[raw], gone)
-    # Behind each byte that goes, tokens and bytes march on together again.
-    first = np.concatenate([start, gone - np.arange(len(gone))])
-    offset = np.concatenate([start, gone + 1]) + place
-    return _run(tokens, first, offset)
+    edges = np.flatnonzero(np.diff(gone, prepend=False, append=False))
+    begin, end = edges[::2], edges[1::2]
+    # Behind bytes that go, tokens and bytes march on together again: one anchor there, however many went.
+    first = end - np.cumsum(end - begin)
+    kept = slice(len(end) - int(gone[-1]))
+    return _run(
+        _TABLE.take(raw[~gone]),
+        np.concatenate([start, first[kept]]),
+        np.concatenate([start, end[kept]]) + place,
+    )
+
+
+def count_line_tokens(data: bytes, *, in_line: bool) -> int:
+    """Return the tokens that a piece of lines encoded as bytes gives, wherever it was cut out.
+
+    Args:
+        data: The piece.
+        in_line: Something of its first line lies before it.
+    """
+    return sum(len(run.tokens) for run in _byte_runs(data, 0, in_line)) if data else 0
 
 
 def _run(tokens: Array, first: IndexArray, offset: IndexArray) -> Run:
@@ -204,8 +198,10 @@ def document_runs(
             text = json_text(one, text_key, name) if text_key is not None else one.text(name)
             if not text:
                 continue
-            parts.append(encoder.ids(text, name, one) if encoder else _utf8(text, one, name))
-            kept.append(one)
+            part = encoder.ids(text, name, one) if encoder else _utf8(text, one, name)
+            if len(part):
+                parts.append(part)
+                kept.append(one)
         if not kept:
             continue
         lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))

@@ -79,9 +79,13 @@ def _raw(blobs: Blobs, blob: int, offset: int) -> Iterator[bytes]:
     if offset > size:
         raise _beyond(blobs.names[blob], size, offset)
     for start in range(offset, size, READ_BYTES):
-        buffer = np.empty(min(READ_BYTES, size - start), dtype=np.uint8)
-        blobs.read_range(blob, start, buffer)
-        yield buffer.tobytes()
+        yield _read(blobs, blob, start, min(READ_BYTES, size - start))
+
+
+def _read(blobs: Blobs, blob: int, start: int, num_bytes: int) -> bytes:
+    buffer = np.empty(num_bytes, dtype=np.uint8)  # gone before the bytes are used
+    blobs.read_range(blob, start, buffer)
+    return buffer.tobytes()
 
 
 def _beyond(name: str, size: int, offset: int) -> ResumeError:

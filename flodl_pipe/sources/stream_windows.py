@@ -6,7 +6,8 @@ Two windows share one token, so that every token of a lane but its first is a ta
     window 0   x x x x x
     window 1           x x x x x
 
-What is held is the rest of the last run and one new one. Full windows inside it are a sliding view, copied at once.
+What is held is the rest of the last run and one new one, or as many small ones as a window takes, and the anchors of
+those tokens alone that a window begins with. Full windows inside it are a sliding view, copied at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,11 @@ from flodl_pipe.errors import ResumeError
 from flodl_pipe.sources.stream_tokens import Run
 
 __all__ = ["Place", "WindowFeed"]
+
+_MAX_PARTS = 64
+"""Runs that wait to be joined: an array costs more than a short document."""
+_MAX_DIGITS = 18
+"""A place fits 64 bits."""
 
 
 class Place(NamedTuple):
@@ -47,10 +53,11 @@ class Place(NamedTuple):
             ResumeError: if it is nothing of the kind.
         """
         numbers = text.split(".")
-        if len(numbers) != 4 or not all(number.isascii() and number.isdigit() for number in numbers):
+        known = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for number in numbers)
+        if len(numbers) != 4 or not known:
             raise ResumeError(
-                f"{text!r} is no place in a text stream; the state was edited or belongs to another kind of stream, "
-                "resume from another one"
+                f"{text[:80]!r} is no place in a text stream; the state was edited or belongs to another kind of "
+                "stream, resume from another one"
             )
         return cls(*map(int, numbers))
 
@@ -69,6 +76,9 @@ class WindowFeed:
             :mod:`flodl_pipe.sources.stream_tokens`.
         keep_tail: Make a padded window of the last tokens.
         left_out: Told the number of tokens that were in no window, when the lane ends.
+
+    Raises:
+        ResumeError: when it is read: if there are fewer tokens than ``place.skip``.
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class WindowFeed:
         self._seq_len, self._has_places, self._keep_tail, self._left_out = seq_len, has_places, keep_tail, left_out
         self._tokens: Array = np.empty(0, dtype=dtype)
         self._at = place.skip  # next window's first token in `_tokens`
-        self._first = self._file = self._offset = self._line = np.empty(0, dtype=np.int64)
+        self._anchors: IndexArray = np.empty((0, 4), dtype=np.int64)  # token, and its file, offset and line
         self._fresh = place == Place(0, 0, 0, place.line)  # no window came before
         self._ended = False
 
@@ -113,12 +123,12 @@ class WindowFeed:
             return Place(self._num_files, 0, 0, 0)
         if self._at >= len(self._tokens):
             return self._begin
-        anchor = int(self._first.searchsorted(self._at, side="right")) - 1
-        ahead = self._at - int(self._first[anchor])
-        file, offset = int(self._file[anchor]), int(self._offset[anchor])
+        anchor = int(self._anchors[:, 0].searchsorted(self._at, side="right")) - 1
+        first, file, offset, line = self._anchors[anchor].tolist()
+        ahead = self._at - first
         if self._has_places[file]:
             return Place(file, offset + ahead, 0, 0)
-        return Place(file, offset, ahead, int(self._line[anchor]))
+        return Place(file, offset, ahead, line)
 
     def _advance(self, num_rows: int, out: Mapping[str, Array] | None, first_row: int) -> int:
         done = 0
@@ -165,25 +175,53 @@ class WindowFeed:
 
     def _refill(self) -> None:
         """Take runs until a window is full or the lane ends, behind what is left of the tokens."""
-        parts = [(self._at, *self._rest())]
-        held = max(len(self._tokens) - self._at, 0)
+        parts, anchors = [self._tokens[self._at :]], [self._rest_of_anchors()]
+        held = len(parts[0])
         owed = max(self._at - len(self._tokens), 0)  # tokens to pass over that have not come yet
-        while held - owed <= self._seq_len:
+        while held <= self._seq_len:
             found = next(self._runs, None)
             if found is None:
                 self._ended = True
                 break
             file, run = found
-            parts.append((-held, run.tokens, run.first, np.full(len(run.first), file), run.offset, run.line))
-            held += len(run.tokens)
+            if owed >= len(run.tokens):
+                owed -= len(run.tokens)
+                continue
+            if len(parts) >= _MAX_PARTS:
+                parts, anchors = [np.concatenate(parts)], [np.concatenate(anchors)]
+            parts.append(run.tokens[owed:])
+            anchors.append(self._anchors_of(file, run, held, owed))
+            held += len(parts[-1])
+            owed = 0
+        if self._begin.skip and self._ended and not held:
+            raise ResumeError(
+                f"the saved place is behind {self._begin.skip} tokens of a document, and the lane ends before; the "
+                "state belongs to other data, resume with the data it was saved with"
+            )
         self._at = owed
-        self._tokens = np.concatenate([part[1] for part in parts])
-        self._first = np.concatenate([part[2] - part[0] for part in parts])
-        self._file, self._offset, self._line = (np.concatenate([part[i] for part in parts]) for i in (3, 4, 5))
+        self._tokens, self._anchors = np.concatenate(parts), np.concatenate(anchors)
 
-    def _rest(self) -> tuple[Array, IndexArray, IndexArray, IndexArray, IndexArray]:
-        """Return the tokens not yet passed, and the anchors from the one on that the first of them hangs on."""
-        tokens = self._tokens[self._at :]
-        anchor = max(int(self._first.searchsorted(self._at, side="right")) - 1, 0) if len(tokens) else len(self._first)
-        kept = slice(anchor, None)
-        return tokens, self._first[kept], self._file[kept], self._offset[kept], self._line[kept]
+    def _anchors_of(self, file: int, run: Run, held: int, owed: int) -> IndexArray:
+        """Return the anchors of a run that windows begin at, to be put behind ``held`` tokens without its first ones.
+
+        Nobody asks for the place of another token, and there may be as many anchors as tokens.
+        """
+        picks = np.arange(len(run.first))
+        begins = np.arange(owed + -held % self._seq_len, len(run.tokens), self._seq_len)
+        if len(begins) < len(picks):
+            picks = np.unique(run.first.searchsorted(begins, side="right") - 1)
+        anchors = np.empty((len(picks), 4), dtype=np.int64)
+        anchors[:, 0] = run.first[picks] + (held - owed)
+        anchors[:, 1] = file
+        anchors[:, 2] = run.offset[picks]
+        anchors[:, 3] = run.line[picks]
+        return anchors
+
+    def _rest_of_anchors(self) -> IndexArray:
+        """Return the anchors from the one on that the first token not yet passed hangs on, counted from that token."""
+        if self._at >= len(self._tokens):
+            return self._anchors[:0]
+        begin = int(self._anchors[:, 0].searchsorted(self._at, side="right")) - 1
+        rest = self._anchors[begin:].copy()
+        rest[:, 0] -= self._at
+        return rest

@@ -25,10 +25,11 @@ from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Fact, Fingerprint
 from flodl_pipe.sources.shifted import deliver_windows, delivered_spec, stored_spec
 from flodl_pipe.sources.stream_blocks import BlockShuffle, block_rows
+from flodl_pipe.sources.stream_encode import Encoder
 from flodl_pipe.sources.stream_files import TextFiles, find_files
 from flodl_pipe.sources.stream_formats import TextFormat, shown_formats
 from flodl_pipe.sources.stream_protocol import LaneReader
-from flodl_pipe.sources.stream_tokens import BYTE_VOCAB_SIZE, Encoder
+from flodl_pipe.sources.stream_tokens import BYTE_VOCAB_SIZE
 from flodl_pipe.sources.stream_windows import Place, WindowFeed
 from flodl_pipe.sources.token_files import named
 from flodl_pipe.storage.protocol import Blobs
@@ -43,8 +44,10 @@ DEFAULT_LANES = 16
 
 _DOMAIN = 0x7E47
 _LANE_BYTES = 8 << 20
-"""What reading a lane takes at its peak, measured: bytes as read, portions unpacked, tokens made of them. A line longer
-than a portion takes its own size more, and so does the window of a zstd file."""
+"""What reading a lane takes at its peak, measured: bytes as read, portions unpacked, tokens made of them. A JSON line,
+or one for a tokenizer, that is longer than a portion takes its own size several times more; a zstd file its window."""
+_HELD_WINDOWS = 3
+"""Windows that a lane holds beside the shuffle buffer, where one is longer than a portion: while tokens are joined."""
 _COUNT_ROWS = 1 << 20
 
 
@@ -113,10 +116,12 @@ class TextStream:
         self.num_lanes = lanes
         self.spec = stored_spec(dtype, seq_len, keep_tail=self._keep_tail)
         self.delivered = delivered_spec(seq_len)
-        self.buffer_bytes = lanes * (self._block_rows * self.spec.row_bytes + _LANE_BYTES)
+        self.buffer_bytes = lanes * ((self._block_rows + _HELD_WINDOWS) * self.spec.row_bytes + _LANE_BYTES)
         self.tag = f"text/1 lanes={lanes} block={self._block_rows} {ALGORITHM}"
-        num_tokens = self._files.estimate_tokens()
-        self.num_samples_estimate = None if num_tokens is None else num_tokens // seq_len
+        self._files.require_document()
+        estimate = self._files.estimate_tokens()
+        self.num_samples_estimate = None if estimate is None else estimate.num_tokens // seq_len
+        self._how = "not known before they are read" if estimate is None else estimate.how
         most = self._files.most_tokens()
         if most is not None and most <= seq_len and not self._keep_tail:
             raise SourceError(
@@ -212,13 +217,13 @@ class TextStream:
             "one padded window a lane" if self._keep_tail else f"at most {format_count(self._seq_len)} a lane, dropped"
         )
         blobs, formats = self._files.blobs, self._files.formats
-        about = (
-            "" if self.num_samples_estimate is None else f", about {format_count(self.num_samples_estimate)} windows"
-        )
+        count = self.num_samples_estimate
+        about = "" if count is None else f"about {format_count(count)} an epoch, "
         return (
             *self._notes,
             Fact("files", f"{len(formats)} ({shown_formats(formats)}), first {blobs.names[0]}"),
-            Fact("size", f"{format_bytes(int(blobs.sizes.sum()))}{about}"),
+            Fact("size", format_bytes(int(blobs.sizes.sum()))),
+            Fact("windows", about + self._how),
             Fact("tokens", f"{self.spec.fields[0].dtype}, encoded by {self._encode_name}"),
             Fact("lanes", f"{lanes}, blocks of {format_count(rows)} windows when shuffled"),
             Fact("buffers of all lanes", format_bytes(self.buffer_bytes)),

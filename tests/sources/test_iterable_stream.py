@@ -287,6 +287,24 @@ def test_what_is_no_stream_is_refused(shards: Any, error: Any, says: str) -> Non
         stream_of([1], shuffle_buffer=0)
 
 
+@pytest.mark.parametrize(
+    "mark", ["9" * 5_000, "1." + "9" * 5_000, "1.1.{", "1.1.", "1.", "1.1." + "9" * 5_000, "1.1." + "[" * 100_000]
+)
+def test_a_mark_that_was_edited_is_refused(mark: str) -> None:
+    for shard in ([1, 2, 3], Resumable(0, 3)):
+        with pytest.raises(ResumeError, match="is no place in a stream of samples") as caught:
+            read_lane(stream_of(shard), 0, shuffle=False, mark=mark)
+        assert len(str(caught.value)) < 300
+
+
+def test_a_state_that_nothing_can_load_is_refused() -> None:
+    for shard in ([1, 2, 3], iter([1, 2, 3])):
+        with pytest.raises(
+            ResumeError, match=r"lane 0 \(list.*\) has no load_state_dict\(\), and the saved place holds"
+        ):
+            read_lane(stream_of(shard), 0, shuffle=False, mark='2.2.{"at":2}')
+
+
 def test_a_mark_behind_the_end_is_refused() -> None:
     with pytest.raises(ResumeError, match=r"lane 0 \(list\) ended after 2 samples.*behind 3"):
         read_lane(stream_of([1, 2]), 0, shuffle=False, mark="3")

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import SourceError
-from flodl_pipe.sources.stream_tokens import Encoder, Run, byte_runs, document_runs
+from flodl_pipe.sources import stream_tokens
+from flodl_pipe.sources.stream_encode import Encoder
+from flodl_pipe.sources.stream_tokens import Run, byte_runs, count_line_tokens, document_runs
 
 TEXT = st.text("ab\n\n\r\r\ufeff\u00e9\u6f22\U0001f600", max_size=40)
 CUTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
@@ -53,6 +55,22 @@ def test_bytes_of_lines_and_their_places(text: str, cuts: list[int], again: list
         place = offset + behind
         rest = joined(byte_runs(chunks(data, again, place), "f", place))[0]
         assert rest == tokens[number:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text("ab\n\n\r\r\u00e9", max_size=40), size=st.integers(1, 8))
+def test_bytes_that_leave_no_token_leave_no_anchor(text: str, size: int) -> None:
+    data = text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_tokens, "_FOLDED_BYTES", size)
+        runs = list(byte_runs(iter([(0, data)] * bool(data)), "f", 0))
+        assert joined(iter(runs))[0] == plain(text)
+        for run in runs:
+            assert 0 < len(run.first) <= len(run.tokens) + 1
+            assert len(set(run.first.tolist()[1:])) == len(run.first) - 1
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        if "\r" not in text and "\n\n" not in text and not text.startswith("\n"):
+            assert sum(count_line_tokens(piece, in_line=True) for piece in pieces) == len(data)
 
 
 def ids(text: str) -> list[int]:

@@ -1,5 +1,6 @@
 """Text files as windows of tokens: nothing lost, whatever the packing, the portions and the place of a resumption."""
 
+import array
 import gzip
 import json
 import logging
@@ -10,11 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 import zstandard
 
 from flodl_pipe.errors import ChangedError, ConfigError, ResumeError, SourceError
 from flodl_pipe.keyed.permute import permutation
-from flodl_pipe.sources import stream_unpack
+from flodl_pipe.sources import stream_lines, stream_tokens, stream_unpack, stream_windows
 from flodl_pipe.sources.text_stream import TextStream
 from tests.contract.streams import SEED, StreamContract, read_lane
 
@@ -79,6 +81,9 @@ def portions(request: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(stream_unpack, "READ_BYTES", 13)
         monkeypatch.setattr(stream_unpack, "CHUNK_BYTES", request.param)
         monkeypatch.setattr(stream_unpack, "_GZIP_INPUT", 7)
+        monkeypatch.setattr(stream_tokens, "_FOLDED_BYTES", 3)
+        monkeypatch.setattr(stream_lines, "_GROUP_LINES", 2)
+        monkeypatch.setattr(stream_windows, "_MAX_PARTS", 3)
 
 
 class TextContract(StreamContract):
@@ -440,15 +445,59 @@ def test_impossible_settings_are_config_errors(tmp_path: Path, options: Any, say
     [
         (lambda text: [0, -1], None, r"a\.txt, line 1: source\.encode gave id -1.*0 \.\. 4294967295"),
         (lambda text: [0, 300], 300, r"a\.txt, line 1: source\.encode gave id 300.*0 \.\. 299.*vocab_size"),
-        (lambda text: [0.5], None, r"gave float64 of shape \(1,\)"),
+        (lambda text: [0.5], None, r"gave float64 of shape \(1,\) \(list\)"),
         (lambda text: [[1, 2]], None, r"gave int64 of shape \(1, 2\)"),
+        (lambda text: [[]], None, r"gave float64 of shape \(1, 0\)"),
+        (lambda text: [[1, 2], [3]], None, r"a\.txt, line 1: source\.encode gave list, which makes no array \(.*flat"),
+        (lambda text: np.zeros((2, 2), np.int32), None, r"gave int32 of shape \(2, 2\) \(numpy\.ndarray\)"),
+        (lambda text: torch.zeros(2, 2, dtype=torch.int16), None, r"int16 of shape \(2, 2\) \(torch\.Tensor\)"),
+        (lambda text: torch.zeros(2), None, r"gave float32 of shape \(2,\)"),
+        (lambda text: torch.zeros(2, requires_grad=True), None, r"gave torch\.Tensor, which makes no array .*flat"),
+        (lambda text: torch.zeros(2, dtype=torch.int64, device="meta"), None, r"gave torch\.Tensor, which makes no"),
         (lambda text: text, None, r"gave <U\d+ of shape \(\)"),
+        (list, None, r"gave <U1 of shape \(4,\)"),
+        (lambda text: text.encode(), None, r"gave \|S4 of shape \(\) \(bytes\)"),
+        (lambda text: None, None, r"gave object of shape \(\) \(NoneType\)"),
+        (lambda text: [1, None], None, r"gave object of shape \(2,\)"),
+        (lambda text: 5, None, r"gave int64 of shape \(\) \(int\)"),
+        (lambda text: {1, 2}, None, r"gave object of shape \(\) \(set\)"),
+        (lambda text: {"input_ids": [1]}, None, r"gave object of shape \(\) \(dict\); it must return .* flat sequence"),
+        (lambda text: (token for token in (1, 2)), None, r"gave object of shape \(\) \(generator\); .*flat sequence"),
+        (lambda text: [True, False], None, r"gave bool of shape \(2,\)"),
+        (lambda text: [7, True], None, r"gave truth values among the ids; it must return"),
+        (lambda text: (7, np.True_), None, r"gave truth values among the ids"),
+        (lambda text: [1, 2**64], None, r"line 1: source\.encode gave id 18446744073709551616, and ids must lie in 0"),
+        (lambda text: [1, 2**63], None, r"gave id 9223372036854775808, and ids must lie in 0"),
+        (lambda text: [-1, 2**63], None, r"gave id -1, and ids must lie in 0"),
+        (lambda text: [10**5000], None, r"gave id with 16610 bits, and ids must lie in 0"),
     ],
 )
 def test_a_tokenizer_is_held_to_ids_in_range(tmp_path: Path, encode: Any, vocab_size: Any, says: str) -> None:
     put(tmp_path, "a.txt", b"text\n")
     with pytest.raises(SourceError, match=says):
         read_lane(open_text(tmp_path, encode=encode, vocab_size=vocab_size), 0)
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        list,
+        tuple,
+        np.array,
+        torch.tensor,
+        lambda ids: np.array(ids, dtype=">u2"),
+        lambda ids: torch.tensor(ids, dtype=torch.uint8),
+        lambda ids: range(ids[0], ids[-1] + 1),
+        lambda ids: [np.int16(one) for one in ids],
+        lambda ids: [torch.tensor(one) for one in ids],
+        lambda ids: array.array("H", ids),
+        bytearray,
+    ],
+)
+def test_a_tokenizer_may_give_any_flat_sequence_of_integers(tmp_path: Path, give: Any) -> None:
+    put(tmp_path, "a.txt", b"text\nnone\ntext\n")
+    stream = open_text(tmp_path, seq_len=5, encode=lambda text: give([3, 4, 5]) if text == "text" else [])
+    assert read_lane(stream, 0)["tokens"].tolist() == [[3, 4, 5, 3, 4, 5]]
 
 
 def test_what_a_tokenizer_raises_arrives_with_the_place(tmp_path: Path) -> None:
@@ -473,9 +522,18 @@ def test_a_mark_of_other_data_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "a.txt", b"text\n" * 20)
     put(tmp_path, "b.txt.gz", gzip.compress(b"text\n" * 20))
     stream = open_text(tmp_path, lanes=2)
-    for lane, mark in ((0, "0.999.0.0"), (1, "0.999.0.0"), (0, "2.0.0.0"), (0, "0,0,0.0.0.1")):
-        with pytest.raises(ResumeError):
+    long = "9" * 5_000
+    for lane, mark in (
+        *((0, "0.999.0.0"), (1, "0.999.0.0"), (0, "2.0.0.0"), (0, "0,0,0.0.0.1"), (0, "0.0.101.1"), (1, "0.0.101.1")),
+        *((0, f"{long}.0.0.1"), (0, f"0.{long}.0.1"), (0, f"0.0.{long}.1"), (0, f"0.0.0.{long}"), (0, long)),
+        *((0, f"0.{10**17}.0.1"), (1, f"0.{10**17}.0.1"), (0, f"0.0.{10**17}.1"), (0, f"{10**17}.0.0.1")),
+    ):
+        with pytest.raises(ResumeError) as caught:
             read_lane(stream, lane, shuffle=False, mark=mark)
+        assert len(str(caught.value)) < 500
+    for mark in (f"{long},0,0.0.0.1", f"0,{long},0.0.0.1", f"0,0,{long}.0.0.1", long, f"0,0,0.0.{10**17}.1"):
+        with pytest.raises(ResumeError):
+            read_lane(stream, 0, shuffle=True, mark=mark)
     with pytest.raises(ResumeError, match=r"sampling\.shuffle or source\.shuffle_buffer"):
         read_lane(stream, 0, shuffle=True, mark="0.0.0.1")
 
@@ -513,6 +571,49 @@ def test_the_estimate_is_near_or_not_given(tmp_path: Path, ending: str, pack: An
             assert stream.num_samples_estimate is None
         else:
             assert stream.num_samples_estimate == pytest.approx(count, rel=0.02)
+
+
+def metadata_first(ending: str) -> bytes:
+    heavy = b"".join(json.dumps({"meta": "x" * 2000, "text": "few"}).encode() + b"\n" for _ in range(300))
+    light = b"".join(json.dumps({"text": f"some words {n} " * 30}).encode() + b"\n" for n in range(12_000))
+    return gzip.compress(heavy + light, 1) if ending else heavy + light
+
+
+def test_the_estimate_looks_at_more_than_the_begin(tmp_path: Path) -> None:
+    put(tmp_path, "a.jsonl", metadata_first(""))
+    put(tmp_path, "b.txt", b"some words\n" * 300_000 + b"\r\n" * 1_500_000)
+    for name in ("a.jsonl", "b.txt"):
+        stream = TextStream.open(str(tmp_path / name), seq_len=64)
+        count = stream.count_lane(0, seed=SEED, epoch=0, shuffle=False)
+        assert stream.num_samples_estimate == pytest.approx(count, rel=0.15)
+        (said,) = (fact.value for fact in stream.facts() if fact.name == "windows")
+        wanted = f"about {stream.num_samples_estimate:,} an epoch, extrapolated from 24 places of the plain files"
+        assert said == wanted
+
+
+def test_the_estimate_says_how_it_was_made(tmp_path: Path) -> None:
+    put(tmp_path, "a.jsonl.gz", metadata_first(".gz"))
+    put(tmp_path, "b.txt", b"some words\n" * 5)
+    put(tmp_path, "c.txt.gz", gzip.compress(b"some words\n" * 5))
+    put(tmp_path, "d.txt.gz", members(b"some words\n" * 50))
+
+    def said(*names: str) -> str:
+        stream = TextStream.open([str(tmp_path / name) for name in names], seq_len=4)
+        return next(fact.value for fact in stream.facts() if fact.name == "windows")
+
+    assert said("a.jsonl.gz").endswith("an epoch, extrapolated from the first 256 KiB of each .gz file")
+    assert said("b.txt", "c.txt.gz") == (
+        "about 27 an epoch, counted in all of the plain files and counted in all of the .gz files"
+    )
+    assert said("b.txt", "d.txt.gz") == "not known before they are read"
+
+
+def test_a_damaged_line_does_not_disturb_the_estimate_and_is_an_error_when_read(tmp_path: Path) -> None:
+    put(tmp_path, "a.jsonl", b'{"text": "some words"}\n' * 20_000 + b"damaged\n")
+    stream = open_text(tmp_path)
+    assert stream.num_samples_estimate == pytest.approx(11 * 20_000 / T, rel=0.01)
+    with pytest.raises(SourceError, match=r"line 20,001 \(byte 460,000\)"):
+        read_lane(stream, 0)
 
 
 def test_a_missing_zstd_library_is_named(tmp_path: Path, monkeypatch: Any) -> None:
