@@ -72,6 +72,10 @@ ENDS = {
     "interrupt": (
         "blobs = opened('hang', LONG)\ntry: print('reading', flush=True); read(blobs)\nexcept KeyboardInterrupt: pass"
     ),
+    "interrupt among answers": (
+        "blobs = opened('ok', LONG)\ntry:\n    print('reading', flush=True)\n    while True: blobs.check_unchanged()\n"
+        "except KeyboardInterrupt: pass"
+    ),
     "server gone": (
         "blobs = opened('slow', dataclasses.replace(QUICK, gap_bytes=10_000))\n"
         "try: print('reading', flush=True); read(blobs)\nexcept SourceError: pass"
@@ -107,12 +111,12 @@ def test_a_process_ends_with_the_status_it_meant(file, how):
     with fault_process(file, port) as server, processes(ENDS[how], address) as running:
         for one in running:
             assert one.stdout.readline() == "reading\n", one.communicate()[1]
-        if how in ("interrupt", "server gone"):
+        if "interrupt" in how or how == "server gone":
             time.sleep(0.3)
         if how == "server gone":
             server.kill()
         for one in running:
-            if how == "interrupt":
+            if "interrupt" in how:
                 one.send_signal(signal.SIGINT)
             elif how != "server gone":
                 one.stdin.write("\n")
