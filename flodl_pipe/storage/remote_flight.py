@@ -8,8 +8,10 @@ loop) are all served alike, and nothing is left behind.
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from types import FrameType
 from typing import final
 
 from flodl_pipe.errors import SourceError
@@ -79,12 +81,9 @@ def fly(
         SourceError: in a process forked from one that has used the client, and when the interpreter is about to exit.
     """
     _require_own_process()
-    with _outside_other_loops():
-        loop = asyncio.new_event_loop()
-        try:
-            _fly(loop, _run(iter(jobs), in_flight, deadline_s), flights or Flights())
-        finally:
-            loop.close()
+    with _outside_other_loops(), _interruptible() as loops, contextlib.closing(asyncio.new_event_loop()) as loop:
+        loops.append(loop)
+        _fly(loop, _run(iter(jobs), in_flight, deadline_s), flights or Flights())
 
 
 def _fly(loop: asyncio.AbstractEventLoop, flight: Coroutine[None, None, None], listed: Flights) -> None:
@@ -102,6 +101,40 @@ def _fly(loop: asyncio.AbstractEventLoop, flight: Coroutine[None, None, None], l
         _end(loop)
         listed.done(task)
         OPEN.done(task)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list[asyncio.AbstractEventLoop]]:
+    """Let Ctrl-C cancel the flight of the loop that is put into the list, and raise it after.
+
+    Raised wherever the thread happens to be, it may be lost, or break off a flight's clean-up: exceptions in a callback
+    for a freed task, of which a flight has many, are printed and ignored.
+    """
+    loops: list[asyncio.AbstractEventLoop] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield loops
+        return
+    pressed = False
+
+    def cancel(loop: asyncio.AbstractEventLoop) -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    def press(_number: int, _frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        for loop in loops:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(cancel, loop)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield loops
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt from None
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
