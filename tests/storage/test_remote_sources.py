@@ -144,7 +144,7 @@ def test_the_recipe_runs_and_plans_with_the_digest_of_the_local_files(site, tmp_
 
 def test_the_recipe_needs_a_path_and_says_what_is_not_there(site, tmp_path):
     status, _, err = run([], tmp_path)
-    assert (status, "source.path" in err) == (2, True)
+    assert (status, "source.path: required" in err) == (2, True)
     status, _, err = run([f"source.path={site[1]}/nowhere.bin"], tmp_path)
     assert status == 2
     assert f"{site[1]}/nowhere.bin: does not exist: the server says 404 Not Found" in err
