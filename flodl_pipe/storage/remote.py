@@ -21,9 +21,10 @@ import numpy as np
 from flodl_pipe.arrays import BoolArray, ByteArray, IndexArray
 from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage.remote_address import RemoteAddress
-from flodl_pipe.storage.remote_client import RemoteClient, RemotePolicy
+from flodl_pipe.storage.remote_client import RemoteClient
 from flodl_pipe.storage.remote_errors import RangeIgnored
 from flodl_pipe.storage.remote_flight import Ended, Flights, Overdue, fly
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from flodl_pipe.storage.remote_pins import RemotePin
 from flodl_pipe.storage.remote_ranges import RowRange, coalesce
 from flodl_pipe.units import format_bytes, format_count, format_duration

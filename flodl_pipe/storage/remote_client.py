@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from obstore import GetResult
     from obstore.store import ObjectStore
 
-__all__ = ["RemoteClient", "RemotePolicy"]
+__all__ = ["RemoteClient"]
 
 T = TypeVar("T")
 

@@ -13,10 +13,11 @@ from typing import final
 
 from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.remote_address import RemoteAddress, redacted
-from flodl_pipe.storage.remote_client import RemoteClient, RemotePolicy
+from flodl_pipe.storage.remote_client import RemoteClient
 from flodl_pipe.storage.remote_errors import StoreError, explain
 from flodl_pipe.storage.remote_exit import OPEN
 from flodl_pipe.storage.remote_flight import Overdue, fly
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from flodl_pipe.units import format_duration
 
 __all__ = ["expand_remote"]

@@ -113,8 +113,8 @@ def test_a_key_of_another_section_or_kind_is_pointed_out():
     assert found["seed"].message == "unknown key. Did you mean 'sampling.seed'?"
     assert found["source.batch_size"].message == "unknown key. Did you mean 'loader.batch_size'?"
     assert found["source.record_bytes"].message == "unknown key for kind 'token_shards': it belongs to kind 'records'"
-    assert problems("olmo_shards", "job=plan", "+job.epochs=2")["job.epochs"].message == (
-        "unknown key for kind 'plan': it belongs to kind 'run'"
+    assert problems("olmo_shards", "job=fetch", "+job.epochs=2")["job.epochs"].message == (
+        "unknown key for kind 'fetch': it belongs to kind 'run'"
     )
 
 

@@ -50,7 +50,7 @@ def test_what_is_right_passes(validator, text):
         "default: [olmo_shards]",
         "defaults: {override /source: records}",
         "defaults: [{override /source: records}]\nsource: {seq_len: 3}",
-        "defaults: [{override /job: plan}]\njob: {epochs: 3}",
+        "defaults: [{override /job: fetch}]\njob: {epochs: 3}",
         "source: {kind: record}",
         "source: {dtype: uint23}",
         "sampling: {drop_last: padd}",

@@ -27,7 +27,7 @@ import dataclasses, signal, sys, threading, time
 import numpy as np
 from flodl_pipe.errors import SourceError
 from flodl_pipe.storage.remote import RemoteBlobs
-from flodl_pipe.storage.remote_client import RemotePolicy
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from flodl_pipe.storage.remote_exit import OPEN
 
 QUICK = RemotePolicy(connect_timeout_s=0.5, stall_timeout_s=0.4, patience_s=0.3, opening_patience_s=0.2, deadline_s=5,

@@ -17,7 +17,7 @@ import pytest
 from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.sources.tokens import TokenShards
 from flodl_pipe.storage.remote import RemoteBlobs
-from flodl_pipe.storage.remote_client import RemotePolicy
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from tests.storage.servers import asked, fault_process, fault_server, free_port
 
 QUICK = RemotePolicy(

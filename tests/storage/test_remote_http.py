@@ -15,7 +15,7 @@ import pytest
 from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.remote import RemoteBlobs
-from flodl_pipe.storage.remote_client import RemotePolicy
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from tests.storage.servers import nginx, requests_of
 
 NUM, SIZE = 3, 300_000

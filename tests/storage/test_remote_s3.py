@@ -13,7 +13,7 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.remote import RemoteBlobs
-from flodl_pipe.storage.remote_client import RemotePolicy
+from flodl_pipe.storage.remote_patience import RemotePolicy
 from tests.storage.servers import CREDENTIALS, put, s3_server
 
 DATA = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
