@@ -17,12 +17,14 @@ class _Stoppable(Protocol):
     def stop(self, *, wait: bool = True) -> None: ...
 
 
-_alive: "weakref.WeakSet[_Stoppable]" = weakref.WeakSet()
+# References without callbacks: Ctrl-C inside one, as a WeakSet has them, would be printed and lost.
+_alive: "list[weakref.ref[_Stoppable]]" = []
 
 
 def stop_at_exit(reading: _Stoppable) -> None:
     """Stop a pass when the interpreter exits, unless it was collected by then."""
-    _alive.add(reading)
+    _alive[:] = [other for other in _alive if other() is not None]
+    _alive.append(weakref.ref(reading))
 
 
 def join_readers(threads: Sequence[threading.Thread], interrupt: Callable[[], None]) -> None:
@@ -43,8 +45,9 @@ def join_readers(threads: Sequence[threading.Thread], interrupt: Callable[[], No
 
 
 def _stop_all() -> None:
-    for reading in list(_alive):
-        reading.stop()
+    for reading in [reference() for reference in _alive]:
+        if reading is not None:
+            reading.stop()
 
 
 atexit.register(_stop_all)
