@@ -79,7 +79,7 @@ class StreamIdentity:
             self.order_tag,
             self.fingerprint,
             mixture="" if mixing is None else mixing.history(spot.epoch * mixing.num_picks + spot.position),
-            streams="" if spot.lanes is None else spot.lanes.text(spot.position),
+            streams="" if spot.lanes is None else spot.lanes.text((spot.epoch, spot.position, self.global_batch)),
         )
 
 

@@ -120,7 +120,8 @@ class StreamEngine:
                     "is empty; the state was edited or damaged, resume from another one"
                 )
             return Spot(cursor.epoch, 0)
-        lanes = StreamState.from_text(cursor.streams, self._source.num_lanes, cursor.position)
+        place = cursor.epoch, cursor.position, cursor.global_batch
+        lanes = StreamState.from_text(cursor.streams, self._source.num_lanes, place)
         return Spot(cursor.epoch, cursor.position, lanes)
 
     def inherit(self, other: Feed) -> None:

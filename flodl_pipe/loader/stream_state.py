@@ -4,8 +4,8 @@ What decides is the count of rows; a lane's mark only spares reading them again.
 
     {"at":[lane, rows of its turn already given],"lanes":[[rows,ended,mark,rows at the mark],...],"sum":"..."}
 
-The sum is a digest of the rest and of the position that the cursor names, so that an edited state is refused: a wrong
-count would not fail, it would deliver other rows.
+The sum is a digest of the rest and of what else the cursor says about the place (epoch, position, global batch), so
+that an edited state is refused: a wrong count would not fail, it would deliver other rows.
 """
 
 import hashlib
@@ -61,21 +61,21 @@ class StreamState:
         """Whether every lane has ended."""
         return all(lane.ended for lane in self.lanes)
 
-    def text(self, position: int) -> str:
-        """Return the state as a cursor at ``position`` holds it."""
+    def text(self, place: tuple[int, ...]) -> str:
+        """Return the state as a cursor at a place (epoch, position, global batch) holds it."""
         lanes = [[lane.rows, int(lane.ended), lane.mark, lane.mark_rows] for lane in self.lanes]
         plain = {"at": [self.lane, self.in_turn], "lanes": lanes}
-        return _json({**plain, "sum": _sum(plain, position)})
+        return _json({**plain, "sum": _sum(plain, place)})
 
     @classmethod
-    def from_text(cls, text: str, num_lanes: int, position: int) -> Self:
+    def from_text(cls, text: str, num_lanes: int, place: tuple[int, ...]) -> Self:
         """Read what :meth:`text` wrote.
 
         Raises:
-            ResumeError: if it is not that, of another position, or of another number of lanes.
+            ResumeError: if it is not that, of another place, or of another number of lanes.
         """
         try:
-            plain = _checked(json.loads(text), position)
+            plain = _checked(json.loads(text), place)
             lane, in_turn = map(_count, plain["at"])
             lanes = tuple(
                 LaneState(_count(rows), bool(_count(ended)), str(mark), _count(mark_rows))
@@ -104,12 +104,12 @@ def _json(plain: dict[str, Any]) -> str:
     return json.dumps(plain, separators=(",", ":"))
 
 
-def _sum(plain: dict[str, Any], position: int) -> str:
-    return hashlib.blake2b(f"{position}|{_json(plain)}".encode(), digest_size=8).hexdigest()
+def _sum(plain: dict[str, Any], place: tuple[int, ...]) -> str:
+    return hashlib.blake2b(f"{place}|{_json(plain)}".encode(), digest_size=8).hexdigest()
 
 
-def _checked(plain: dict[str, Any], position: int) -> dict[str, Any]:
+def _checked(plain: dict[str, Any], place: tuple[int, ...]) -> dict[str, Any]:
     """Return the state without its sum, which was right."""
-    if plain.pop("sum") != _sum(plain, position):
+    if plain.pop("sum") != _sum(plain, place):
         raise ValueError("its sum is wrong")
     return plain

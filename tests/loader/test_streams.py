@@ -239,14 +239,14 @@ def test_a_damaged_or_foreign_state_is_refused():
     for streams, word in [
         ("", "needs the state of its lanes"),
         ("{}", "is not what a loader of a stream saves"),
-        (StreamState((LaneState(),) * 3).text(state["position"]), "3 lanes, and this stream has 4"),
+        (StreamState((LaneState(),) * 3).text((0, state["position"], 8)), "3 lanes, and this stream has 4"),
         (state["streams"].replace(",0,", ",-1,", 1), "its sum is wrong"),
         (state["streams"].replace('"at":[', '"at":[1'), "its sum is wrong"),
         ("[]", "is not what a loader"),
     ]:
         with pytest.raises(ResumeError, match=word):
             loader().load_state_dict({**state, "streams": streams})
-    for changed in ({"position": 4}, {"position": 1 << 62}, {"mixture": "0:1,2"}):
+    for changed in ({"position": 4}, {"position": 1 << 62}, {"epoch": 1}, {"global_batch": 4}, {"mixture": "0:1,2"}):
         with pytest.raises(ResumeError, match=r"its sum is wrong|weights of a mixture"):
             loader().load_state_dict({**state, **changed})
     with pytest.raises(ResumeError, match="another stream"):
