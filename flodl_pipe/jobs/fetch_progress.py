@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from flodl_pipe.reports.figures import clock
-from flodl_pipe.reports.progress import LINE_EVERY_S
+from flodl_pipe.reports.progress import LINE_EVERY_S, NoContext
 from flodl_pipe.reports.tables import is_terminal
 from flodl_pipe.units import format_bytes
 
@@ -50,18 +50,8 @@ def fetch_view(choice: Literal["auto"] | bool, file: TextIO) -> FetchView:
     return _Bar(file) if choice is True or is_terminal(file) else _Lines(file)
 
 
-class _NoContext:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
 @final
-class _Silent(_NoContext):
+class _Silent(NoContext):
     def show(self, name: str, done: int, total: int) -> None:
         pass
 
@@ -86,7 +76,7 @@ class _Pace:
 
 
 @final
-class _Lines(_NoContext):
+class _Lines(NoContext):
     """A plain line every few seconds, and one when a file is complete."""
 
     def __init__(self, file: TextIO) -> None:

@@ -18,7 +18,7 @@ from flodl_pipe.reports.metrics import Moment, Recent
 from flodl_pipe.reports.tables import is_terminal
 from flodl_pipe.units import format_duration
 
-__all__ = ["LINE_EVERY_S", "ProgressView", "progress_view"]
+__all__ = ["LINE_EVERY_S", "NoContext", "ProgressView", "progress_view"]
 
 LINE_EVERY_S = 5.0
 """Seconds between two plain lines, at least."""
@@ -70,7 +70,9 @@ def _left_s(recent: Recent, moment: Moment, last_step: int | None) -> float | No
     return (last_step - moment.num_steps) / steps_per_s if steps_per_s else None
 
 
-class _NoContext:
+class NoContext:
+    """A view that has nothing to begin or to finish."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -81,7 +83,7 @@ class _NoContext:
 
 
 @final
-class _Silent(_NoContext):
+class _Silent(NoContext):
     def update(self, moment: Moment) -> None:
         pass
 
@@ -90,7 +92,7 @@ class _Silent(_NoContext):
 
 
 @final
-class _Lines(_NoContext):
+class _Lines(NoContext):
     """Plain lines: one every few seconds, and one for each epoch."""
 
     def __init__(self, file: TextIO, start: Moment, num_epochs: int, last_step: int | None) -> None:

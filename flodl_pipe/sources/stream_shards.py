@@ -72,7 +72,7 @@ class Shard:
             return None
         try:
             return len(self._iterable)
-        except (TypeError, NotImplementedError):
+        except (TypeError, NotImplementedError):  # what torch's own wrappers raise where they cannot tell
             return None
 
     def head(self, count: int) -> list[object]:

@@ -14,9 +14,8 @@ from typing import Any, final
 import numpy as np
 
 from flodl_pipe.arrays import ByteArray, IndexArray
-from flodl_pipe.errors import SourceError
+from flodl_pipe.storage.bounds import require_range_inside, require_rows_inside
 from flodl_pipe.storage.protocol import Blobs
-from flodl_pipe.units import format_count
 
 __all__ = ["MemoryBlobs"]
 
@@ -91,12 +90,7 @@ class MemoryBlobs:
         """Copy rows of equal size into rows of ``out``; see :meth:`flodl_pipe.storage.protocol.Blobs.read_rows`."""
         if not len(rows):
             return
-        if int(blobs.view(np.uint64).max()) >= len(self.contents):
-            raise SourceError(f"blobs {blobs.min()} .. {blobs.max()} do not exist: there are {len(self.contents)}")
-        outside = (offsets < 0) | (offsets > self._sizes[blobs] - row_bytes)
-        if outside.any():
-            bad = int(np.argmax(outside))
-            raise self._outside(int(blobs[bad]), int(offsets[bad]), row_bytes)
+        require_rows_inside(self._names, self._sizes, blobs, offsets, row_bytes)
         if self._joined is not None:
             _gather(self._joined, offsets + self._starts[blobs], row_bytes, rows, out)
             return
@@ -106,10 +100,7 @@ class MemoryBlobs:
 
     def read_range(self, blob: int, offset: int, out: ByteArray) -> None:
         """Fill ``out`` with the bytes from ``offset`` on; see :meth:`flodl_pipe.storage.protocol.Blobs.read_range`."""
-        if not 0 <= blob < len(self.contents):
-            raise SourceError(f"blob {blob} does not exist: there are {len(self.contents)}, numbered from 0")
-        if not 0 <= offset <= int(self._sizes[blob]) - len(out):
-            raise self._outside(blob, offset, len(out))
+        require_range_inside(self._names, self._sizes, blob, offset, len(out))
         np.copyto(out, self.contents[blob][offset : offset + len(out)])
 
     def buffer(self, num_bytes: int) -> ByteArray:
@@ -135,12 +126,6 @@ class MemoryBlobs:
         if self._joined is None:
             return partial(MemoryBlobs, origin=self._origin), (self.contents, self._names)
         return partial(MemoryBlobs.cut_from, origin=self._origin), (self._joined, self._sizes.tolist(), self._names)
-
-    def _outside(self, blob: int, offset: int, num_bytes: int) -> SourceError:
-        return SourceError(
-            f"{self._names[blob]}: bytes {format_count(offset)} .. {format_count(offset + num_bytes)} lie outside its "
-            f"{format_count(int(self._sizes[blob]))} bytes"
-        )
 
 
 def _gather(content: ByteArray, offsets: IndexArray, row_bytes: int, rows: IndexArray, out: ByteArray) -> None:

@@ -13,9 +13,8 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import ByteArray, IndexArray
-from flodl_pipe.errors import SourceError
+from flodl_pipe.storage.bounds import require_range_inside, require_rows_inside
 from flodl_pipe.storage.protocol import Blobs
-from flodl_pipe.units import format_count
 
 __all__ = ["PlanarBlobs", "cut_planes"]
 
@@ -92,12 +91,7 @@ class PlanarBlobs:
         """Copy rows of equal size into rows of ``out``; see :meth:`flodl_pipe.storage.protocol.Blobs.read_rows`."""
         if not len(rows):
             return
-        if int(blobs.view(np.uint64).max()) >= len(self._names):
-            raise SourceError(f"blobs {blobs.min()} .. {blobs.max()} do not exist: there are {len(self._names)}")
-        outside = (offsets < 0) | (offsets > self._sizes[blobs] - row_bytes)
-        if outside.any():
-            bad = int(np.argmax(outside))
-            raise self._outside(int(blobs[bad]), int(offsets[bad]), row_bytes)
+        require_rows_inside(self._names, self._sizes, blobs, offsets, row_bytes)
         starts = offsets + self._starts[blobs]
         records, skipped = np.divmod(starts, self.record_bytes)
         if row_bytes == self.record_bytes and not skipped.any():
@@ -111,10 +105,7 @@ class PlanarBlobs:
 
     def read_range(self, blob: int, offset: int, out: ByteArray) -> None:
         """Fill ``out`` with the bytes from ``offset`` on; see :meth:`flodl_pipe.storage.protocol.Blobs.read_range`."""
-        if not 0 <= blob < len(self._names):
-            raise SourceError(f"blob {blob} does not exist: there are {len(self._names)}, numbered from 0")
-        if not 0 <= offset <= int(self._sizes[blob]) - len(out):
-            raise self._outside(blob, offset, len(out))
+        require_range_inside(self._names, self._sizes, blob, offset, len(out))
         self._read(int(self._starts[blob]) + offset, out)
 
     def buffer(self, num_bytes: int) -> ByteArray:
@@ -159,12 +150,6 @@ class PlanarBlobs:
     def _interleave(self, first: int, out: ByteArray) -> None:
         for plane, columns in zip(self.planes, self._columns, strict=True):
             out[:, columns] = plane[first : first + len(out)]
-
-    def _outside(self, blob: int, offset: int, num_bytes: int) -> SourceError:
-        return SourceError(
-            f"{self._names[blob]}: bytes {format_count(offset)} .. {format_count(offset + num_bytes)} lie outside its "
-            f"{format_count(int(self._sizes[blob]))} bytes"
-        )
 
 
 def _columns(planes: Sequence[ByteArray]) -> list[slice]:

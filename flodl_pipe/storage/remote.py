@@ -20,6 +20,7 @@ import numpy as np
 
 from flodl_pipe.arrays import BoolArray, ByteArray, IndexArray
 from flodl_pipe.errors import ChangedError, SourceError
+from flodl_pipe.storage.bounds import require_range_inside, require_rows_inside
 from flodl_pipe.storage.remote_address import RemoteAddress
 from flodl_pipe.storage.remote_client import RemoteClient
 from flodl_pipe.storage.remote_errors import RangeIgnored
@@ -38,6 +39,8 @@ _HEAD_BYTES = 16 << 10
 
 _MAX_HEADS = 2048
 """Most objects whose heads are kept: 32 MiB. Of more, only identities are asked for."""
+
+_WHAT = "the object of"
 
 Job = Callable[[], Awaitable[None]]
 
@@ -94,7 +97,7 @@ class RemoteBlobs:
         if not len(rows):
             return
         self._heads = {}
-        self._require_inside(blobs, offsets, row_bytes)
+        require_rows_inside(self._names, self._sizes, blobs, offsets, row_bytes, _WHAT)
         if out.shape[1:] != (row_bytes,) or not out.flags.c_contiguous or not 0 <= rows.min() <= rows.max() < len(out):
             raise ValueError(
                 f"out must be C-contiguous, of shape (B, {row_bytes}) with B above every row, got {out.shape} and rows "
@@ -126,10 +129,7 @@ class RemoteBlobs:
 
     def read_range(self, blob: int, offset: int, out: ByteArray) -> None:
         """Fill ``out`` with the bytes from ``offset`` on; see :meth:`flodl_pipe.storage.protocol.Blobs.read_range`."""
-        if not 0 <= blob < len(self._names):
-            raise SourceError(f"blob {blob} does not exist: there are {len(self._names)}, numbered from 0")
-        if not 0 <= offset <= self._pins[blob].size - len(out):
-            raise self._outside(blob, offset, len(out))
+        require_range_inside(self._names, self._sizes, blob, offset, len(out), _WHAT)
         head = self._heads.get(blob)
         if head is not None and offset + len(out) <= len(head):
             out[:] = head[offset : offset + len(out)]
@@ -272,19 +272,3 @@ class RemoteBlobs:
                 self._names[blob],
             )
         self._whole[blob] = True
-
-    def _require_inside(self, blobs: IndexArray, offsets: IndexArray, row_bytes: int) -> None:
-        if int(blobs.min()) < 0 or int(blobs.max()) >= len(self._names):
-            raise SourceError(
-                f"blobs {blobs.min()} .. {blobs.max()} do not exist: there are {len(self._names)}, numbered from 0"
-            )
-        outside = (offsets < 0) | (offsets > self._sizes[blobs] - row_bytes)
-        if outside.any():
-            bad = int(np.argmax(outside))
-            raise self._outside(int(blobs[bad]), int(offsets[bad]), row_bytes)
-
-    def _outside(self, blob: int, offset: int, num_bytes: int) -> SourceError:
-        return SourceError(
-            f"{self._names[blob]}: bytes {format_count(offset)} .. {format_count(offset + num_bytes)} lie outside the "
-            f"object of {format_count(self._pins[blob].size)} bytes"
-        )
