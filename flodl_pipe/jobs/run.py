@@ -64,7 +64,7 @@ def main(config: Config) -> float:
     loader: Loader = instantiate_engine(config, keep_digest=True)
     with loader, Interrupt() as interrupt:
         drain = Drain(loader, job, config.sampling.drop_last, saved)
-        if job.max_steps is None:  # with a limit the run may end before a part is used up, and says so where it does not
+        if job.max_steps is None:  # with a limit the run may end before a part is used up
             loader.require_epochs(job.epochs)
         _keep_artifacts(loader.dataset)
         _say_start(loader, drain, job)
