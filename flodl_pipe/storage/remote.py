@@ -184,17 +184,23 @@ class RemoteBlobs:
         return client
 
     def _open(self) -> list[RemotePin]:
-        client, pins = self._open_client(), dict[int, RemotePin]()
+        client, pins, wrong = self._open_client(), dict[int, RemotePin](), dict[int, SourceError]()
         for address in self._addresses:
             client.store(address)  # so that what the environment lacks is said before anything is asked
         num_bytes = _HEAD_BYTES if len(self._addresses) <= _MAX_HEADS else 1
 
         async def begin(blob: int) -> None:
-            pins[blob], head = await client.begin(self._addresses[blob], num_bytes)
-            self._heads[blob] = head
+            if wrong:
+                return
+            try:
+                pins[blob], self._heads[blob] = await client.begin(self._addresses[blob], num_bytes)
+            except SourceError as error:
+                wrong[blob] = error
 
         blobs = range(len(self._addresses))
         self._fly([functools.partial(begin, blob) for blob in blobs], num_bytes, "the heads of the objects")
+        if wrong:  # the first in the order of the list, however the answers came in
+            raise wrong[min(wrong)]
         return [pins[blob] for blob in blobs]
 
     def _fly_parts(self, wanted: Iterable[tuple[int, int, ByteArray]]) -> None:
