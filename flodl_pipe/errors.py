@@ -6,6 +6,7 @@
     ├── ConfigError      a key, value or recipe is wrong (also a ValueError); carries one Problem per fault
     ├── SourceError      data is missing, damaged or changed; names file and offset
     │   └── ChangedError     a file is not the one that was opened
+    ├── TransformError   a transform cannot work on the batch, or broke its contract
     ├── LoaderError      the loader was used in a way it cannot serve
     ├── StagingError     memory was refused or a tier failed
     ├── ResumeError      a cursor does not fit this pipeline
@@ -28,6 +29,7 @@ __all__ = [
     "ResumeError",
     "SourceError",
     "StagingError",
+    "TransformError",
 ]
 
 
@@ -82,6 +84,10 @@ class SourceError(FlodlPipeError):
 
 class ChangedError(SourceError):
     """A file changed after it was opened: its size, identity or modification time differs."""
+
+
+class TransformError(FlodlPipeError):
+    """A transform or a collate function cannot work on these fields, or gave back what is no batch of these rows."""
 
 
 class LoaderError(FlodlPipeError):

@@ -1,12 +1,15 @@
-"""What one sample holds: named fields, each with a dtype and a fixed shape.
+"""What one sample holds: named fields, each with a dtype and a shape.
 
 A source has two specs. The *stored* spec is the row as files, tiers and digests see it (narrow dtypes). The
 *delivered* spec is what a batch holds. ``N`` rows of a field are one array of shape ``(N, *field.shape)``.
+
+A *ragged* field has rows of different lengths, ``(length, *field.shape)`` each; its rows are a
+:class:`flodl_pipe.batch.ragged.Ragged`.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -26,23 +29,36 @@ class Field:
         name: Key of the field in a batch.
         dtype: NumPy dtype name in native byte order, for example ``uint16``.
         shape: Shape of one row, without the batch axis; ``()`` for a scalar.
+        is_ragged: Whether rows have lengths of their own along a first axis that :attr:`shape` leaves out.
+        expected_length: Of a ragged field, what length to reckon with; only grants of memory look at it.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
+    is_ragged: bool = False
+    expected_length: int = field(default=64, compare=False)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+        """Bytes of one row; of a ragged field, those of a row of the expected length."""
+        length = self.expected_length if self.is_ragged else 1
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape) * length
 
     def empty(self, num_rows: int) -> Array:
-        """Return an uninitialised array of shape ``(num_rows, *shape)``."""
+        """Return an uninitialised array of shape ``(num_rows, *shape)``.
+
+        Raises:
+            TypeError: if the field is ragged: its rows are no array.
+        """
+        if self.is_ragged:
+            raise TypeError(f"field {self.name!r} is ragged: its rows are no array")
         return np.empty((num_rows, *self.shape), dtype=self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype} {self.shape}"
+        if not self.is_ragged:
+            return f"{self.name} {self.dtype} {self.shape}"
+        return f"{self.name} {self.dtype} ({', '.join(['*', *map(str, self.shape)])})"
 
 
 @final
@@ -74,6 +90,11 @@ class SampleSpec:
     def names(self) -> tuple[str, ...]:
         """Field names, in order."""
         return tuple(field.name for field in self.fields)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether some field has rows of different lengths."""
+        return any(field.is_ragged for field in self.fields)
 
     @property
     def row_bytes(self) -> int:

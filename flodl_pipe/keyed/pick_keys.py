@@ -1,8 +1,8 @@
 """The key of each row of a batch: which pick it is, and every random number that follows from it.
 
 A pick is one appearance of a sample in an epoch: ``(sample, repeat)``. Its key is ``(seed, epoch, sample, repeat)``,
-and a draw is a pure function of the key, a stream number (one per transform, so that no two share numbers) and the
-draw's place. Rank, reader, device, step and history have no part in it.
+and a draw is a pure function of the key, the stream numbers (one for each transform, so that no two share numbers; one
+more for a transform's own use) and the draw's place. Rank, reader, device, step and history have no part in it.
 
 Shape letter: ``B`` rows of a batch.
 """
@@ -29,15 +29,26 @@ class PickKeys:
 
     Attributes:
         sample: Sample index of each row, int64, shape ``(B,)``.
-        repeat: Which of the sample's appearances in this epoch, int64, shape ``(B,)``.
+        repeat: Which of the sample's appearances in this epoch, int64, shape ``(B,)``: ``0 .. augment - 1``, or where
+            an order may bring a sample again (draws with replacement, mixtures, samplers of one's own) the position.
         epoch: Epoch number, counted from 0.
         seed: Run seed, ``0 <= seed < 2**64``.
+        stream: Whose numbers are drawn: 0, or what a chain of transforms gives to each of its steps.
     """
 
     sample: IndexArray
     repeat: IndexArray
     epoch: int
     seed: int
+    stream: int = 0
+
+    def of_stream(self, stream: int) -> "PickKeys":
+        """Return the same keys with random numbers of another stream, ``0 <= stream < 2**64``."""
+        return PickKeys(self.sample, self.repeat, self.epoch, self.seed, stream)
+
+    def rows(self, rows: slice) -> "PickKeys":
+        """Return the keys of some of the rows."""
+        return PickKeys(self.sample[rows], self.repeat[rows], self.epoch, self.seed, self.stream)
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -47,12 +58,12 @@ class PickKeys:
 
         Args:
             count: Words per row, at least 1.
-            stream: Which stream of numbers; transforms use their place in the chain.
+            stream: Which numbers of a transform's own, where it draws for several purposes.
 
         Returns:
             uint64 array of shape ``(B, count)``, every element below 2**32.
         """
-        keys = absorb_words(absorb(_DOMAIN, self.seed, self.epoch, stream), self.sample.astype(np.uint64))
+        keys = absorb_words(absorb(_DOMAIN, self.seed, self.epoch, self.stream, stream), self.sample.astype(np.uint64))
         keys = absorb_words(keys, self.repeat.astype(np.uint64))
         blocks = [philox4x32(keys, np.array([block, 0], dtype=np.uint64)) for block in range(-(-count // 4))]
         return np.concatenate(blocks)[:count].T.copy()

@@ -97,6 +97,7 @@ class DrawnOrder:
             raise ValueError(f"seed must be in 0 .. 2**64 - 1, got {seed}")
         self.num_samples = num_samples
         self.num_picks = num_picks
+        self.num_repeats: int | None = None
         self.seed = seed
         self.tag = f"drawn {ALGORITHM} samples={num_samples} picks={num_picks} seed={seed}"
 

@@ -72,6 +72,7 @@ class MixtureOrder:
     ) -> None:
         check_mixture(parts, block=block, num_picks=num_picks, seed=seed, shuffle=shuffle)
         self.num_picks = num_picks
+        self.num_repeats: int | None = None
         self.block = block
         self._parts = tuple(parts)
         self._planned = self._schedule = Schedule(changes(parts, schedule, block))

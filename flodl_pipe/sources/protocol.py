@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
+from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.sources.ordering import Ordering
 
@@ -23,7 +24,9 @@ __all__ = [
     "Fact",
     "Fingerprint",
     "HasArtifacts",
+    "HasLengths",
     "HasPlanes",
+    "RaggedSource",
     "Source",
 ]
 
@@ -101,6 +104,35 @@ class Source(Protocol):
 
     def fingerprint(self, *, full: bool = False) -> Fingerprint:
         """Return the identity of the content; ``full`` reads every byte, otherwise sizes and sampled blocks."""
+        ...
+
+
+@runtime_checkable
+class RaggedSource(Source, Protocol):
+    """A source with ragged fields in its spec. It is read by :meth:`read_rows`; ``read_into`` refuses, aloud."""
+
+    def read_rows(self, indices: IndexArray) -> Columns:
+        """Return samples as stored, in the order asked for; the arrays are the caller's.
+
+        Args:
+            indices: Samples wanted, int64, shape ``(K,)``, each in ``[0, N)``; repeats are allowed.
+
+        Raises:
+            SourceError: if bytes are missing or damaged; the message names file and offset, or the sample.
+        """
+        ...
+
+    def deliver_rows(self, stored: Columns) -> Columns:
+        """Turn stored rows into delivered ones: slicing and widening."""
+        ...
+
+
+@runtime_checkable
+class HasLengths(Protocol):
+    """A source that knows how long each of its samples is, without reading them."""
+
+    def lengths(self) -> IndexArray:
+        """Return the length of each sample, int64, shape ``(N,)``."""
         ...
 
 
