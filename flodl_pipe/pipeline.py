@@ -36,19 +36,20 @@ def load(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[s
     return loader
 
 
-def build_loader(cfg: Config, *, keep_digest: bool = False) -> Loader:
+def build_loader(cfg: Config, *, keep_digest: bool = False, context: RunContext | None = None) -> Loader:
     """Build the loader that a config describes.
 
     Args:
         cfg: The validated config.
         keep_digest: Whether the loader sums a hash of every delivered row.
+        context: Rank and world size; None: this process's, which must be alone.
 
     Raises:
         SourceError: if data is missing or not what the config says.
         StagingError: if memory is refused.
         ClusterError: if there is more than one rank.
     """
-    context = _alone()
+    context = context or _alone()
     section = cfg.loader
     return Loader(
         build_source(cfg.source, cfg.data_dir, cfg.allow_import),

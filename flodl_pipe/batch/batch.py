@@ -68,6 +68,22 @@ class Batch:
         """Rows of the batch, ``B``."""
         return len(self.pick_keys)
 
+    def with_fields(self, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> Self:
+        """Return the batch with other fields: the same rows, keys, weight and cursor, other tensors.
+
+        Args:
+            names: Their names, in order, each once.
+            tensors: As many tensors of ``B`` rows.
+
+        Raises:
+            ValueError: if the numbers differ, or a name comes twice.
+        """
+        if len(names) != len(tensors) or len(set(names)) != len(names):
+            raise ValueError(f"each tensor needs a name of its own, got names {names} for {len(tensors)} tensors")
+        return type(self)(
+            names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._cursor
+        )
+
     def has(self, name: str) -> bool:
         """Return whether the batch has a field of this name."""
         return name in self._names

@@ -21,19 +21,25 @@ class RunContext:
     Attributes:
         rank: Global rank, ``0 <= rank < world_size``.
         world_size: Number of ranks.
+        ratios: How much of each global batch each rank takes, one positive whole number per rank; None: equal shares.
 
     Raises:
-        ClusterError: if the rank is outside the world.
+        ClusterError: if the rank is outside the world, or the ratios are not the ranks'.
     """
 
     rank: int = 0
     world_size: int = 1
+    ratios: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ClusterError(
                 f"RANK={self.rank} is outside WORLD_SIZE={self.world_size}: ranks are 0 .. {self.world_size - 1}; "
                 "start the ranks with torchrun, which sets both"
+            )
+        if self.ratios is not None and (len(self.ratios) != self.world_size or min(self.ratios) < 1):
+            raise ClusterError(
+                f"ratios {self.ratios} must be one positive whole number for each of the {self.world_size} ranks"
             )
 
     @classmethod

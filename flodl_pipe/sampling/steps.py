@@ -10,6 +10,8 @@ A step takes the positions ``[position, position + G)``. What the last one does 
 Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and mean position ``i`` (modulo the epoch).
 """
 
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal, NamedTuple, final
 
 import numpy as np
@@ -62,20 +64,31 @@ class Steps:
         global_batch: Rows of a step over all ranks, ``G``.
         drop_last: The last-batch rule.
         rank: This process, ``0 <= rank < world_size``.
-        world_size: Number of ranks; each takes an equal share.
+        world_size: Number of ranks.
+        ratios: How much each rank takes, exact; None: equal shares. Every rank has at least one row of a full step.
+        unit: Rows that are never cut apart: two where a transform looks at pairs.
 
     Raises:
         ConfigError: if an epoch would have no step, or the global batch is smaller than the number of ranks.
     """
 
     def __init__(
-        self, num_picks: int, global_batch: int, drop_last: DropLast, *, rank: int = 0, world_size: int = 1
+        self,
+        num_picks: int,
+        global_batch: int,
+        drop_last: DropLast,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        ratios: Sequence[int | Fraction] | None = None,
+        unit: int = 1,
     ) -> None:
-        if global_batch < world_size:
+        if global_batch < world_size * unit and world_size > 1:
+            least = "one row" if unit == 1 else f"{unit} rows, since a transform looks at so many together"
             raise ConfigError.at(
                 "loader.global_batch_size",
                 f"the global batch of {global_batch} is smaller than the {world_size} ranks, and each rank needs at "
-                f"least one row; set loader.global_batch_size to {world_size} or more",
+                f"least {least}; set loader.global_batch_size to {world_size * unit} or more",
             )
         if drop_last is True and num_picks < global_batch:
             raise ConfigError.at(
@@ -89,6 +102,8 @@ class Steps:
         self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
+        self._ratios = tuple(ratios or (1,) * world_size)
+        self._unit = unit
         self._full = self._cut(global_batch)
         self._full_weight = self._full[1] * world_size / global_batch
 
@@ -98,14 +113,45 @@ class Steps:
         Raises:
             ConfigError: as the class.
         """
-        return Steps(self.num_picks, global_batch, self.drop_last, rank=self.rank, world_size=self.world_size)
+        return Steps(
+            self.num_picks,
+            global_batch,
+            self.drop_last,
+            rank=self.rank,
+            world_size=self.world_size,
+            ratios=self._ratios,
+            unit=self._unit,
+        )
+
+    def of_epoch(self, epoch: int) -> "Steps":  # noqa: ARG002 - every epoch is cut alike
+        """Return the steps of an epoch: these."""
+        return self
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all steps but the last have the same number of rows, at regular distances."""
+        return True
+
+    def of_rank(self, rank: int) -> "Steps":
+        """Return the same steps as another rank has them."""
+        return Steps(
+            self.num_picks,
+            self.global_batch,
+            self.drop_last,
+            rank=rank,
+            world_size=self.world_size,
+            ratios=self._ratios,
+            unit=self._unit,
+        )
 
     @property
     def max_rows(self) -> int:
         """Most rows this rank ever gets in a step."""
         if self.drop_last is False and self.num_picks < self.global_batch:  # the only step is a short one
             return max(1, self._cut(self.num_picks)[1])
-        return self._full[1]
+        # With pairs kept together, the last rank's part of a short step may be the larger one.
+        short = self.num_picks % self.global_batch if self.drop_last is False and self._unit > 1 else 0
+        return max(self._full[1], self._cut(short)[1] if short else 0)
 
     def num_steps(self, position: int = 0) -> int:
         """Return how many steps are left in the epoch from ``position`` on."""
@@ -134,5 +180,7 @@ class Steps:
 
     def _cut(self, num_rows: int) -> tuple[int, int]:
         """Return (first row, number of rows) of this rank in a step of ``num_rows``."""
-        shares = cut(num_rows, (1,) * self.world_size)
+        # A share of nothing is for short steps; the global batch has been compared with the number of ranks.
+        minimum = 1 if num_rows == self.global_batch else 0
+        shares = cut(num_rows, self._ratios, minimum=minimum, unit=self._unit)
         return sum(shares[: self.rank]), shares[self.rank]

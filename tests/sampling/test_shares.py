@@ -1,6 +1,7 @@
 """Shares: whole numbers, by largest remainder."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -25,3 +26,21 @@ def test_left_over_rows_go_to_lower_ranks_first():
 def test_ratios_that_are_not_positive_are_refused(ratios):
     with pytest.raises(ValueError, match="positive"):
         cut(4, ratios)
+
+
+@given(
+    num_rows=st.integers(0, 500),
+    ratios=st.lists(st.integers(1, 1000), min_size=1, max_size=9),
+    minimum=st.integers(0, 3),
+    unit=st.sampled_from([1, 2]),
+)
+def test_minimum_and_unit_are_kept_and_nothing_is_lost(num_rows, ratios, minimum, unit):
+    shares = cut(num_rows, ratios, minimum=minimum, unit=unit)
+    assert sum(shares) == num_rows
+    assert all(share % unit == 0 for share in shares[:-1])
+    enough = num_rows // unit >= len(ratios) * -(-minimum // unit)
+    if enough:
+        assert min(shares) >= minimum
+    order = sorted(range(len(ratios) - 1), key=lambda rank: ratios[rank])
+    # Nobody with a larger ratio has fewer rows, beside the last rank, which takes the odd row.
+    assert all(shares[low] <= shares[high] + unit for low, high in pairwise(order))

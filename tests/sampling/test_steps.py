@@ -1,7 +1,8 @@
 """Steps: every rank has as many, and together they are the epoch exactly once."""
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import ConfigError
@@ -72,3 +73,38 @@ def test_an_epoch_without_a_batch_is_refused_with_both_numbers():
 def test_a_global_batch_below_the_world_is_refused_with_both_numbers():
     with pytest.raises(ConfigError, match=r"global batch of 3 is smaller than the 4 ranks"):
         Steps(100, 3, True, rank=0, world_size=4)
+
+
+@given(
+    num_picks=st.integers(1, 200),
+    global_batch=st.integers(2, 64),
+    drop_last=st.sampled_from([True, False, "pad"]),
+    ratios=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    unit=st.sampled_from([1, 2]),
+)
+def test_unequal_shares_join_to_the_same_epoch(num_picks, global_batch, drop_last, ratios, unit):
+    world = len(ratios)
+    assume(global_batch >= world * unit and (drop_last is not True or num_picks >= global_batch))
+    whole = Steps(num_picks, global_batch, drop_last)
+    ranks = [
+        Steps(num_picks, global_batch, drop_last, rank=rank, world_size=world, ratios=ratios, unit=unit)
+        for rank in range(world)
+    ]
+    assert {steps.num_steps() for steps in ranks} == {whole.num_steps()}
+    for index in range(whole.num_steps()):
+        parts = [steps.step(index) for steps in ranks]
+        counted = [p for part in parts for p in range(part.start, part.start + part.num_valid)]
+        want = whole.step(index)
+        assert counted == list(range(want.start, want.start + want.num_valid))
+        assert all(part.next_position == want.next_position for part in parts)
+        assert all(part.num_rows <= steps.max_rows for part, steps in zip(parts, ranks, strict=True))
+        # The mean over ranks of weighted means is the mean over the global batch.
+        shares = [part.weight / world * want.num_valid for part in parts]
+        assert np.allclose(shares, [part.num_valid for part in parts])
+        if unit == 2:
+            assert all((part.start - want.start) % 2 == 0 for part in parts if part.num_valid)
+
+
+def test_pairs_need_two_rows_a_rank():
+    with pytest.raises(ConfigError, match="smaller than the 3 ranks, and each rank needs at least 2 rows"):
+        Steps(100, 5, True, world_size=3, unit=2)
