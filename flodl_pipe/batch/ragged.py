@@ -58,6 +58,24 @@ class Ragged:
         begin, end = self.offsets[start], self.offsets[stop]
         return Ragged(self.values[begin:end], self.offsets[start : stop + 1] - begin)
 
+    def take(self, indices: IndexArray) -> "Ragged":
+        """Return some rows, in the order asked for; the values are a copy.
+
+        Args:
+            indices: Rows wanted, int64, shape ``(K,)``, each in ``[0, B)``; repeats are allowed.
+
+        >>> Ragged.of([np.array([5, 3]), np.array([7])]).take(np.array([1, 0, 1])).values.tolist()
+        [7, 5, 3, 7]
+        """
+        begins = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - begins
+        offsets = np.zeros(len(indices) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        # Place p of the result, in row r, is place p - offsets[r] + begins[r] of the values.
+        places = np.arange(offsets[-1], dtype=np.int64)
+        places += np.repeat(begins - offsets[:-1], lengths)
+        return Ragged(self.values[places], offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

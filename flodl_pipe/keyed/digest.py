@@ -7,21 +7,38 @@ to the digest of the whole; a row that is lost, doubled, damaged or out of place
 Raw bytes are the stored row, before widening and transforms: those are exact everywhere, floating-point results are
 not. The row hash is a multiply-add over 64-bit words with fixed odd multipliers, then a mixer. It finds faults; it is
 no defence against somebody who wants a collision.
+
+A ragged row is hashed like the same bytes in an array of such rows: its length is counted as its bytes are.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray, WordArray
 from flodl_pipe.keyed.absorb import GOLDEN_GAMMA, absorb, absorb_words, mix_words, spread
 
-__all__ = ["Digest", "row_hashes"]
+__all__ = ["Digest", "RaggedRows", "row_hashes"]
 
 _MASK = (1 << 64) - 1
 _DOMAIN = 0xD16E57
+_WORD_BYTES = 8
+
+
+class RaggedRows(Protocol):
+    """Rows of different lengths, as :class:`flodl_pipe.batch.ragged.Ragged` has them."""
+
+    @property
+    def values(self) -> Array:
+        """The rows one after the other, shape ``(T, ...)``."""
+        ...
+
+    @property
+    def offsets(self) -> IndexArray:
+        """Where each row begins, and the last one ends: int64, shape ``(B + 1,)``, rising from 0 to ``T``."""
+        ...
 
 
 @final
@@ -68,12 +85,18 @@ class Digest:
 
 
 def row_hashes(
-    fields: Iterable[Array], *, epoch: int, positions: IndexArray, samples: IndexArray, repeats: IndexArray
+    fields: Iterable[Array | RaggedRows],
+    *,
+    epoch: int,
+    positions: IndexArray,
+    samples: IndexArray,
+    repeats: IndexArray,
 ) -> WordArray:
     """Hash rows together with what they are.
 
     Args:
-        fields: Stored arrays, each of shape ``(B, ...)`` and C-contiguous, in the order of the stored spec.
+        fields: Stored arrays, each of shape ``(B, ...)`` and C-contiguous, in the order of the stored spec; ragged
+            fields as ``B`` ragged rows.
         epoch: Epoch number.
         positions: Position of each row in the epoch, int64, shape ``(B,)``.
         samples: Sample index of each row, int64, shape ``(B,)``.
@@ -86,7 +109,8 @@ def row_hashes(
     state = absorb_words(state, samples.astype(np.uint64))
     state = absorb_words(state, repeats.astype(np.uint64))
     for field in fields:
-        state = absorb_words(state, _content(field))
+        content = _content(field) if isinstance(field, np.ndarray) else _ragged_content(field)
+        state = absorb_words(state, content)
     second = mix_words(state * np.uint64(GOLDEN_GAMMA))
     return np.stack([state, second], axis=1)
 
@@ -106,6 +130,47 @@ def _content(field: Array) -> WordArray:
         tail[:, :rest] = raw[:, row_bytes - rest :]
         total += tail.view(np.uint64)[:, 0] * _multipliers(num_words + 1)[-1]
     return total
+
+
+def _ragged_content(rows: RaggedRows) -> WordArray:
+    """Return :func:`_content` of every row, each as long as it is."""
+    values = np.ascontiguousarray(rows.values)
+    raw = values.reshape(-1).view(np.uint8)
+    begins = rows.offsets * (values.nbytes // max(1, len(values)))
+    row_bytes = np.diff(begins)
+    # Words begin where the row does, at any byte: one overlapping word is seen at each byte, the last ones end in
+    # zeros, and what a row's last word holds of the next row is masked away.
+    num_words = -(-row_bytes // _WORD_BYTES)
+    first_words = np.zeros(len(num_words) + 1, dtype=np.int64)
+    np.cumsum(num_words, out=first_words[1:])
+    total = row_bytes.astype(np.uint64)
+    if not first_words[-1]:
+        return total
+    padded = np.zeros(len(raw) + _WORD_BYTES, dtype=np.uint8)
+    padded[: len(raw)] = raw
+    word_of_row = np.arange(first_words[-1], dtype=np.int64) - np.repeat(first_words[:-1], num_words)
+    places = np.repeat(begins[:-1], num_words) + word_of_row * _WORD_BYTES
+    words: WordArray = np.ndarray((len(raw) + 1,), np.uint64, padded, strides=(1,))[places]
+    rest = row_bytes % _WORD_BYTES
+    cut = np.flatnonzero(rest)
+    words[first_words[cut + 1] - 1] &= _FIRST_BYTES[rest[cut]]
+    longest = int(num_words.max())
+    # As many multipliers as the next power of two, so that every batch asks for one of few tables.
+    words *= _multipliers(1 << (longest - 1).bit_length())[word_of_row]
+    sums = np.zeros(len(words) + 1, dtype=np.uint64)
+    np.cumsum(words, out=sums[1:])  # modulo 2**64, so differences are exact; a row without words adds nothing
+    total += sums[first_words[1:]] - sums[first_words[:-1]]
+    return total
+
+
+def _first_bytes() -> WordArray:
+    """Return, for n = 0 .. 7, the mask of a word's first n bytes in memory."""
+    bytes_of = np.arange(_WORD_BYTES)[np.newaxis, :] < np.arange(_WORD_BYTES)[:, np.newaxis]
+    masks: WordArray = (bytes_of.astype(np.uint8) * np.uint8(0xFF)).view(np.uint64)[:, 0]
+    return masks
+
+
+_FIRST_BYTES = _first_bytes()
 
 
 @lru_cache(maxsize=8)
