@@ -254,7 +254,7 @@ def test_targets_are_the_next_tokens_in_memory_of_their_own(num_rows):
         (lambda: MaskTokens(mask_id=10, vocab_size=10), "must be in 0 .. vocab_size - 1"),
         (lambda: MaskTokens(mask_id=-1, vocab_size=10), "got -1 with 10"),
         (lambda: MaskTokens(mask_id=1, vocab_size=2**32 + 1), "at most 2\\*\\*32"),
-        (lambda: MaskTokens(mask_id=1, vocab_size=9, probability=1.1), "in 0 .. 1, got 1.1"),
+        (lambda: MaskTokens(mask_id=1, vocab_size=9, probability=1.1), "in 0 .. 1: got 1.1"),
         (lambda: MaskTokens(mask_id=1, vocab_size=9, probability=float("nan")), "got nan"),
         (lambda: MaskTokens(mask_id=1, vocab_size=9, random=0.6, keep=0.5), "got 0.15, 0.6, 0.5"),
         (lambda: MaskTokens(mask_id=1, vocab_size=9, target="input"), "another field"),
