@@ -1,0 +1,298 @@
+"""The basic transforms of pictures: to float, normalise, crop, flip. Each works on a whole batch, row by row.
+
+Pictures have the shape ``(C, H, W)``. What is drawn comes from NumPy, a few numbers per row, and is copied to the
+batch's device; it is the same on all of them, so crops and flips are equal bit by bit everywhere.
+
+Floating-point arithmetic is these float32 operations, each rounded by itself, in this order:
+
+* ``to_float`` of uint8: ``x * (1 / 255)``.
+* ``normalize``: ``x * scale``, then ``+ shift``, with ``scale = 1 / std`` (of uint8: ``1 / (255 * std)``) and
+  ``shift = -mean / std``, computed in float64 and rounded once.
+
+Adding and multiplying are kept apart (no fused multiply-add), so torch and :mod:`flodl_pipe.transforms.image_fused`
+agree bit by bit on a CPU.
+
+Shape letters: ``B`` rows, ``C`` channels, ``H`` height, ``W`` width.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flodl_pipe.arrays import BoolArray, IndexArray
+from flodl_pipe.batch.batch import Batch
+from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.errors import TransformError
+from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.image_checks import (
+    check_image,
+    field_of_batch,
+    field_of_spec,
+    on_device,
+    with_spec_field,
+    with_tensors,
+)
+from flodl_pipe.transforms.protocol import Scope
+
+__all__ = ["BYTE_SCALE", "HorizontalFlip", "Normalize", "Padding", "RandomCrop", "ToFloat", "VerticalFlip", "drawn"]
+
+Padding = Literal["zero", "reflect"]
+
+BYTE_SCALE = np.float32(1 / 255)
+
+
+@final
+class ToFloat:
+    """Makes uint8 pictures float32 in ``0 .. 1``; float32 stays as it is.
+
+    Args:
+        field: The pictures.
+    """
+
+    scope: Scope = "row"
+
+    def __init__(self, field: str = "image") -> None:
+        self.field = field
+        self.tag = f"to_float(field={field})"
+
+    def output(self, spec: SampleSpec) -> SampleSpec:
+        """Return the spec with float32 pictures."""
+        field = field_of_spec(spec, self.field, "to_float")
+        check_image(field, "to_float")
+        return with_spec_field(spec, replace(field, dtype="float32"))
+
+    def __call__(self, batch: Batch, keys: PickKeys) -> Batch:  # noqa: ARG002 - nothing is drawn
+        pictures = _pictures(batch, self.field, "to_float")
+        if pictures.dtype == torch.float32:
+            return batch
+        return with_tensors(batch, {self.field: pictures.to(torch.float32).mul_(float(BYTE_SCALE))})
+
+
+@final
+class Normalize:
+    """Subtracts a mean and divides by a standard deviation, channel by channel; uint8 is scaled to ``0 .. 1`` before.
+
+    Args:
+        mean: Mean of each channel, in ``0 .. 1`` for pictures of bytes; one number for all channels.
+        std: Standard deviation of each channel, in the same unit.
+        field: The pictures.
+
+    Raises:
+        ValueError: if the two differ in length, or a number is not finite or a standard deviation not positive.
+    """
+
+    scope: Scope = "row"
+
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float], field: str = "image") -> None:
+        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
+        self.field = field
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"normalize: mean {self.mean} and std {self.std} differ in length; give one per channel")
+        # Beyond these, float32 has no finite factor.
+        if min(self.std) <= 0 or max(1, *map(abs, self.mean)) / min(self.std) > 1e30:
+            raise ValueError(
+                f"normalize: std must be positive, and not vanish beside 1 or the mean, got std {self.std} and mean "
+                f"{self.mean}; give 1 for a channel that never changes"
+            )
+        self.tag = f"normalize(mean={self.mean}, std={self.std}, field={field})"
+
+    def output(self, spec: SampleSpec) -> SampleSpec:
+        """Return the spec with float32 pictures."""
+        field = field_of_spec(spec, self.field, "normalize")
+        channels, _, _ = check_image(field, "normalize")
+        self._check_channels(channels)
+        return with_spec_field(spec, replace(field, dtype="float32"))
+
+    def factors(self, dtype: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return scale and shift for pictures of a dtype, float32, shape ``(C, 1, 1)`` each, or ``(1, 1, 1)``."""
+        mean, std = (np.array(numbers, dtype=np.float64)[:, None, None] for numbers in (self.mean, self.std))
+        unit = 255.0 if dtype == "uint8" else 1.0
+        return (1 / (unit * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+    def __call__(self, batch: Batch, keys: PickKeys) -> Batch:  # noqa: ARG002 - nothing is drawn
+        """Return the batch with normalised float32 pictures; those that are float32 are changed in place."""
+        pictures = _pictures(batch, self.field, "normalize")
+        self._check_channels(pictures.shape[1])
+        factors = self.factors(str(pictures.dtype).removeprefix("torch."))
+        scale, shift = (on_device(factor, pictures.device) for factor in factors)
+        return with_tensors(batch, {self.field: pictures.to(torch.float32).mul_(scale).add_(shift)})
+
+    def _check_channels(self, channels: int) -> None:
+        if len(self.mean) not in (1, channels):
+            raise TransformError(
+                f"normalize: there is a mean for {len(self.mean)} channels {self.mean}, but field {self.field!r} has "
+                f"{channels}; give one per channel, or one number for all"
+            )
+
+
+@final
+class RandomCrop:
+    """Pads pictures on all sides and cuts a window of a fixed size out of each, at a place drawn for the row.
+
+    Args:
+        size: Height and width of the window; one number for both.
+        padding: Pixels added on each side.
+        mode: What they hold: ``zero``, or ``reflect`` the picture at its border (the border itself once).
+        field: The pictures.
+
+    Raises:
+        ValueError: if size, padding or mode are out of range.
+    """
+
+    scope: Scope = "row"
+
+    def __init__(
+        self, size: int | Sequence[int], padding: int = 0, mode: Padding = "zero", field: str = "image"
+    ) -> None:
+        sizes = (size, size) if isinstance(size, int) else tuple(size)
+        if len(sizes) != 2 or not all(_is_count(length, 1) for length in sizes):
+            raise ValueError(f"random_crop: size must be a positive integer or (height, width), got {size!r}")
+        if not _is_count(padding, 0):
+            raise ValueError(f"random_crop: padding must be an integer of at least 0, got {padding!r}")
+        if mode not in ("zero", "reflect"):
+            raise ValueError(f"random_crop: mode must be zero or reflect, got {mode!r}")
+        self.size: tuple[int, int] = (sizes[0], sizes[1])
+        self.padding, self.mode, self.field = padding, mode, field
+        self.tag = f"random_crop(size={self.size}, padding={padding}, mode={mode}, field={field})"
+
+    def output(self, spec: SampleSpec) -> SampleSpec:
+        """Return the spec with pictures of the window's size."""
+        field = field_of_spec(spec, self.field, "random_crop")
+        channels, height, width = check_image(field, "random_crop")
+        self._check_size(height, width)
+        return with_spec_field(spec, replace(field, shape=(channels, *self.size)))
+
+    def offsets(self, keys: PickKeys, height: int, width: int) -> tuple[IndexArray, IndexArray]:
+        """Return top and left of each row's window in the padded picture, int64, shape ``(B,)`` each.
+
+        Args:
+            keys: Keys of the rows, in this transform's stream.
+            height: Height of the pictures, without padding.
+            width: Their width.
+        """
+        highs = [length + 2 * self.padding - cut + 1 for length, cut in zip((height, width), self.size, strict=True)]
+        tops = keys.integers(highs[0], 2)
+        lefts = tops if highs[0] == highs[1] else keys.integers(highs[1], 2)
+        return tops[:, 0], lefts[:, 1]
+
+    def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
+        pictures = _pictures(batch, self.field, "random_crop")
+        num_rows, channels, height, width = pictures.shape
+        self._check_size(height, width)
+        device = pictures.device
+        places, inside = [], []
+        for starts, cut, length in zip(self.offsets(keys, height, width), self.size, (height, width), strict=True):
+            place = on_device(starts, device)[:, None] + torch.arange(cut, device=device) - self.padding
+            inside.append((place >= 0) & (place < length))
+            places.append(_reflected(place, length) if self.mode == "reflect" else place.clamp_(0, length - 1))
+        rows = torch.arange(num_rows, device=device)[:, None, None, None]
+        planes = torch.arange(channels, device=device)[:, None, None]
+        windows = pictures[rows, planes, places[0][:, None, :, None], places[1][:, None, None, :]]
+        if self.mode == "zero" and self.padding:
+            windows.masked_fill_(~(inside[0][:, None, :, None] & inside[1][:, None, None, :]), 0)
+        return with_tensors(batch, {self.field: windows})
+
+    def _check_size(self, height: int, width: int) -> None:
+        padded = (height + 2 * self.padding, width + 2 * self.padding)
+        if self.size[0] > padded[0] or self.size[1] > padded[1]:
+            raise TransformError(
+                f"random_crop: cannot cut {self.size} out of field {self.field!r}: with padding {self.padding} its "
+                f"pictures are {padded}; choose a smaller size or a larger padding"
+            )
+        if self.mode == "reflect" and self.padding >= min(height, width):
+            raise TransformError(
+                f"random_crop: cannot reflect {self.padding} pixels of field {self.field!r}, whose pictures are "
+                f"{(height, width)}: padding must be smaller than both; choose a smaller one, or mode zero"
+            )
+
+
+@final
+class HorizontalFlip:
+    """Mirrors some rows left to right.
+
+    Args:
+        probability: That a row is mirrored.
+        field: The pictures.
+
+    Raises:
+        ValueError: if the probability is not in ``0 .. 1``.
+    """
+
+    scope: Scope = "row"
+
+    def __init__(self, probability: float = 0.5, field: str = "image") -> None:
+        self.probability, self.field = _probability("horizontal_flip", probability), field
+        self.tag = f"horizontal_flip(probability={self.probability}, field={field})"
+
+    def output(self, spec: SampleSpec) -> SampleSpec:
+        """Return the same spec."""
+        check_image(field_of_spec(spec, self.field, "horizontal_flip"), "horizontal_flip")
+        return spec
+
+    def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
+        pictures = _pictures(batch, self.field, "horizontal_flip")
+        return with_tensors(batch, {self.field: _flipped(pictures, drawn(keys, self.probability), -1)})
+
+
+@final
+class VerticalFlip:
+    """Mirrors some rows top to bottom; arguments and errors as :class:`HorizontalFlip`."""
+
+    scope: Scope = "row"
+
+    def __init__(self, probability: float = 0.5, field: str = "image") -> None:
+        self.probability, self.field = _probability("vertical_flip", probability), field
+        self.tag = f"vertical_flip(probability={self.probability}, field={field})"
+
+    def output(self, spec: SampleSpec) -> SampleSpec:
+        """Return the same spec."""
+        check_image(field_of_spec(spec, self.field, "vertical_flip"), "vertical_flip")
+        return spec
+
+    def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
+        pictures = _pictures(batch, self.field, "vertical_flip")
+        return with_tensors(batch, {self.field: _flipped(pictures, drawn(keys, self.probability), -2)})
+
+
+def drawn(keys: PickKeys, probability: float) -> BoolArray:
+    """Return which rows are chosen, each with a probability, shape ``(B,)``."""
+    # Both sides are float32: the draws hold 24 bits, and the probability is rounded to what they can equal.
+    return keys.uniform(1)[:, 0] < np.float32(probability)
+
+
+def _flipped(pictures: torch.Tensor, rows: BoolArray, axis: int) -> torch.Tensor:
+    return torch.where(on_device(rows, pictures.device)[:, None, None, None], pictures.flip(axis), pictures)
+
+
+def _reflected(place: torch.Tensor, length: int) -> torch.Tensor:
+    """Return what places beyond ``0 .. length - 1`` mirror: -1 is 1, ``length`` is ``length - 2``."""
+    return (length - 1) - ((length - 1) - place.abs()).abs()
+
+
+def _pictures(batch: Batch, name: str, kind: str) -> torch.Tensor:
+    """Return the pictures of a batch, shape ``(B, C, H, W)``."""
+    tensor, field = field_of_batch(batch, name, kind)
+    check_image(field, kind)
+    return tensor
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def _probability(kind: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{kind}: probability must be in 0 .. 1, got {value!r}")
+    return float(value)
+
+
+def _numbers(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
+    found = (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
+    if not found or not all(map(math.isfinite, found)):
+        raise ValueError(f"normalize: {name} must be a finite number, or one per channel, got {value!r}")
+    return found
