@@ -45,6 +45,7 @@ class UserTransform:
         scope: Scope | None = None,
         name: str | None = None,
         args: Mapping[str, Any] | None = None,
+        made_with: Mapping[str, Any] | None = None,
     ) -> None:
         """Take a function.
 
@@ -53,13 +54,14 @@ class UserTransform:
             scope: How far rows look at each other; None: what its own attribute ``scope`` says, else ``row``.
             name: Name in the tag, for example its import path; None: its module and name.
             args: Keyword arguments.
+            made_with: Arguments that the object was made with, where it is one of a class; only for the tag.
         """
         self._function = function
         self._args = dict(args or {})
         shown = name or name_of(function)
         require_signature(function, shown, self._args)
         self.scope: Scope = _scope(function, scope, shown)
-        constants = {**_partial_args(function), **self._args}
+        constants = {**(made_with or {}), **_partial_args(function), **self._args}
         self.tag = f"{shown}({', '.join(f'{key}={_text(value)}' for key, value in constants.items())})"
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Any:

@@ -65,6 +65,7 @@ def test_two_scopes_or_an_unknown_one_are_refused():
         (UserTransform(scale), f"{HERE}:scale()"),
         (UserTransform(scale, name="mypkg.aug:scale", args={"factor": 2}), "mypkg.aug:scale(factor=2)"),
         (UserTransform(Noise(3)), f"{HERE}:Noise()"),
+        (UserTransform(Noise(3), made_with={"amount": 3}), f"{HERE}:Noise(amount=3)"),
         (UserTransform(Noise(3).method), f"{HERE}:Noise.method()"),
         (UserTransform(partial(scale, factor=0.5)), f"{HERE}:scale(factor=0.5)"),
         (UserTransform(partial(scale, factor=0.5), args={"factor": 2.0}), f"{HERE}:scale(factor=2.0)"),
