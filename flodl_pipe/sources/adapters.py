@@ -5,18 +5,20 @@ it is; ``__getitem__`` is read sample by sample, or through ``__getitems__`` whe
 then ``get_batch``. All but the first need ``len()``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch.utils.data
 
 from flodl_pipe.errors import LoaderError, SourceError
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.user_ragged import RaggedUserSource
 from flodl_pipe.sources.user_readers import (
     BatchDataset,
     BatchReader,
     ItemsDataset,
     ItemsReader,
     MapDataset,
+    RaggedReader,
     SampleDataset,
     SampleReader,
     UserReader,
@@ -37,7 +39,7 @@ _TABLES = ("pandas", "polars", "pyarrow")
 _MEMBERS = ("spec", "delivered", "thread_safe", "__len__", "read_into", "deliver", "fingerprint")
 
 
-def adapt(thing: object, *, thread_safe: bool = False) -> Source:
+def adapt(thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None) -> Source:
     """Return a source that reads what a user has.
 
     A sample is a tensor, an array or a number, or a tuple, list, dict, NamedTuple or dataclass of them. The fields are
@@ -46,12 +48,16 @@ def adapt(thing: object, *, thread_safe: bool = False) -> Source:
     Args:
         thing: A source, or an object with ``len()`` and one of ``__getitem__``, ``get`` and ``get_batch``.
         thread_safe: Whether several threads may read a dataset at once. A source says that itself.
+        ragged: Whether fields may be ragged: their rows differ in the length of their first axis. True tries up to
+            eight samples besides sample 0 to see which; names are of fields that are ragged although those samples are
+            of one length; False and None try none, and every field is fixed. A source says that itself.
 
     Raises:
-        LoaderError: if it is nothing that can be read.
+        LoaderError: if it is nothing that can be read, or a ragged name is that of no field that can be.
         SourceError: if the dataset is empty, or its first sample is none.
         Exception: what the dataset raises for sample 0, itself.
     """
+    names = None if ragged is None or ragged is False else () if ragged is True else tuple(_names(ragged))
     if isinstance(thing, type):
         name = thing.__qualname__
         raise LoaderError(f"the class {name} was given, not an object of it; give {name}(...)")
@@ -60,24 +66,42 @@ def adapt(thing: object, *, thread_safe: bool = False) -> Source:
             raise LoaderError(
                 f"{type_name(thing)} is a source and says thread_safe = False; a source says that itself: set it there"
             )
+        if names and not thing.spec.is_ragged:
+            raise LoaderError(
+                f"ragged={list(names)}, but {type_name(thing)} is a source, which says itself which fields are ragged, "
+                "and it says none; leave it"
+            )
         return thing
     _refuse(thing)
     if isinstance(thing, MapDataset) and _is_written(thing):
         num_samples = _num_samples(thing)
         if isinstance(thing, ItemsDataset) and _belong_together(type(thing)):
-            reader: UserReader = ItemsReader(thing)
+            reader: UserReader = ItemsReader(thing, num_samples, ragged=names)
         else:
-            reader = SampleReader(thing, by_get=False)
+            reader = SampleReader(thing, num_samples, by_get=False, ragged=names)
     elif isinstance(thing, SampleDataset):
         num_samples = _num_samples(thing)
-        reader = SampleReader(thing, by_get=True)
+        reader = SampleReader(thing, num_samples, by_get=True, ragged=names)
     elif isinstance(thing, BatchDataset):
+        if names:
+            raise LoaderError(
+                f"ragged={list(names)}, but {type_name(thing)} is a batch dataset, whose get_batch(indices) returns "
+                "arrays of equal rows; give a dataset with __getitem__ for rows of different lengths"
+            )
         num_samples = _num_samples(thing)
         reader = BatchReader(thing, num_samples)
     else:
         raise LoaderError(_why_not(thing))
+    if reader.layout.spec.is_ragged and isinstance(reader, RaggedReader):
+        return RaggedUserSource(reader, num_samples, thread_safe=thread_safe)
     tiers_off = OPAQUE if isinstance(reader, BatchReader) else None
     return UserSource(reader, num_samples, thread_safe=thread_safe, tiers_off=tiers_off)
+
+
+def _names(ragged: Sequence[str] | bool) -> Sequence[str]:
+    if isinstance(ragged, bool | str) or not all(isinstance(name, str) for name in ragged):
+        raise LoaderError(f"ragged must be True, False or a list of field names, got {ragged!r}")
+    return ragged
 
 
 def _refuse(thing: object) -> None:

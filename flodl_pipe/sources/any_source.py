@@ -1,6 +1,6 @@
 """What a user has -> a source or a stream."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import TypeGuard
 
 import torch.utils.data
@@ -13,12 +13,15 @@ from flodl_pipe.sources.stream_protocol import Stream
 __all__ = ["as_source"]
 
 
-def as_source(thing: object, *, thread_safe: bool = False) -> Source | Stream:
+def as_source(
+    thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None
+) -> Source | Stream:
     """Return a stream or a source as it is, a dataset adapted, and an iterable as a stream of one lane.
 
     Args:
         thing: What the user has.
         thread_safe: Whether several threads may read a dataset at once.
+        ragged: Whether fields of a dataset may be ragged; see :func:`~.adapters.adapt`.
 
     Raises:
         LoaderError: if it is nothing that can be read.
@@ -29,7 +32,7 @@ def as_source(thing: object, *, thread_safe: bool = False) -> Source | Stream:
         return thing
     if _is_iterated(thing):
         return IterableStream([thing])
-    return adapt(thing, thread_safe=thread_safe)
+    return adapt(thing, thread_safe=thread_safe, ragged=ragged)
 
 
 def _is_iterated(thing: object) -> TypeGuard[Iterable[object]]:

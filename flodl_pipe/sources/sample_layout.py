@@ -8,7 +8,7 @@ Shape letters: ``K`` samples in a batch dataset's answer, ``B`` rows of a buffer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Protocol, final, runtime_checkable
 
@@ -49,25 +49,27 @@ class SampleLayout:
         spec: Names, dtypes and shapes, in the order of the first sample.
         owner: Name of the dataset's type, for messages.
         first: What the layout was learned from, for messages: ``sample 0``.
+        is_tried: Whether more samples were tried, to see which fields are ragged.
     """
 
-    def __init__(self, spec: SampleSpec, container: str, owner: str, first: str) -> None:
-        self.spec, self.owner, self.first = spec, owner, first
+    def __init__(self, spec: SampleSpec, container: str, owner: str, first: str, *, is_tried: bool = False) -> None:
+        self.spec, self.owner, self.first, self.is_tried = spec, owner, first, is_tried
         self._container = container
         self._dtypes = [np.dtype(field.dtype) for field in spec]
 
     @classmethod
-    def of_sample(cls, sample: object, owner: str) -> "SampleLayout":
+    def of_sample(cls, sample: object, owner: str, *, may_be_empty: bool = False) -> "SampleLayout":
         """Learn the layout from sample 0.
 
         Args:
             sample: What the dataset returned for index 0.
             owner: Name of the dataset's type.
+            may_be_empty: Whether a value may have no elements.
 
         Raises:
             SourceError: if it is no sample; the message names field, type and remedy.
         """
-        return cls._learn(sample, owner, "sample 0", lambda array, _: array.shape)
+        return cls._learn(sample, owner, "sample 0", lambda array, _: array.shape, may_be_empty=may_be_empty)
 
     @classmethod
     def of_batch(cls, fields: object, num_rows: int, owner: str) -> "SampleLayout":
@@ -90,14 +92,20 @@ class SampleLayout:
 
     @classmethod
     def _learn(
-        cls, sample: object, owner: str, first: str, row_shape: Callable[[Array, str], tuple[int, ...]]
+        cls,
+        sample: object,
+        owner: str,
+        first: str,
+        row_shape: Callable[[Array, str], tuple[int, ...]],
+        *,
+        may_be_empty: bool = False,
     ) -> "SampleLayout":
         what = f"{first} of {owner}"
         parts = _take_apart(sample, what)
         fields = []
         for name, value in zip(parts.names, parts.values, strict=True):
             place = f"{what}, field {name!r}"
-            array = _array(value, place, owner)
+            array = _array(value, place, owner, may_be_empty=may_be_empty)
             fields.append(Field(name, native(array.dtype).name, row_shape(array, place)))
         wide = [field.name for field in fields if field.dtype == "float64"]
         if wide:
@@ -107,6 +115,26 @@ class SampleLayout:
                 *(owner, ", ".join(map(repr, wide)), "is" if len(wide) == 1 else "are"),
             )
         return cls(SampleSpec(tuple(fields)), parts.container, owner, first)
+
+    def with_fields(self, fields: Sequence[Field]) -> "SampleLayout":
+        """Return the layout with what samples that were tried say of its fields: which are ragged."""
+        return SampleLayout(SampleSpec(tuple(fields)), self._container, self.owner, self.first, is_tried=True)
+
+    def arrays(self, sample: object, index: int) -> Iterator[Array]:
+        """Yield a sample's values in the order of the fields: of their dtype, of any shape, of none too.
+
+        Args:
+            sample: What the dataset returned for ``index``.
+            index: Sample index, for messages.
+
+        Raises:
+            SourceError: if it is not like the first sample.
+        """
+        for field, dtype, value in zip(self.spec, self._dtypes, self._values(sample, index), strict=True):
+            array = _array(value, self.place(index, field), self.owner, may_be_empty=True)
+            if array.dtype != dtype and native(array.dtype) != dtype:
+                raise self._wrong_dtype(index, field, array)
+            yield array
 
     def targets(self, out: Mapping[str, Array]) -> list[Array]:
         """Return the caller's buffers in the order of the fields, for :meth:`write`."""
@@ -129,17 +157,11 @@ class SampleLayout:
             try:
                 array = as_array(value)
             except RefusedValueError:
-                array = _array(value, self._place(index, field), self.owner)  # raises with the place
+                array = _array(value, self.place(index, field), self.owner)  # raises with the place
             if array.dtype != dtype and native(array.dtype) != dtype:
-                raise SourceError(
-                    f"{self._place(index, field)} is {array.dtype}, but {self.first} has {dtype}; return one dtype "
-                    f"for all samples, for example value.astype({dtype.name!r})"
-                )
+                raise self._wrong_dtype(index, field, array)
             if array.shape != field.shape:
-                raise SourceError(
-                    f"{self._place(index, field)} has shape {array.shape}, but {self.first} has {field.shape}; pad or "
-                    "crop to one shape in the dataset (ragged rows are not served yet)"
-                )
+                raise self.wrong_shape(index, field, array.shape, field.shape)
             target[row] = array
 
     def write_batch(self, fields: object, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
@@ -157,18 +179,47 @@ class SampleLayout:
         what = f"the batch of {len(indices)} samples from index {indices[0]}"
         values = self._values(fields, what)
         for field, dtype, value in zip(self.spec, self._dtypes, values, strict=True):
-            place = self._place(what, field)
+            place = self.place(what, field)
             array = _array(value, place, self.owner)
             _require_rows(array, len(indices), place)
             if native(array.dtype) != dtype or array.shape[1:] != field.shape:
                 raise SourceError(
                     f"{place} holds {array.dtype} {array.shape[1:]} a row, but {self.first} has {dtype} "
-                    f"{field.shape}; return one dtype and shape for all samples: convert, pad or crop in the dataset "
-                    "(ragged rows are not served yet)"
+                    f"{field.shape}; return one dtype and shape for all samples: convert, pad or crop in the dataset, "
+                    "or return rows of different lengths sample by sample (__getitem__), for loader.collate=pad"
                 )
             out[field.name][rows] = array
 
-    def _place(self, index: int | str, field: Field) -> str:
+    def wrong_shape(
+        self, index: int, field: Field, shape: tuple[int, ...], first_shape: tuple[int, ...]
+    ) -> SourceError:
+        """Return the error of a value whose shape is not that of the first sample's, or of a ragged field's rows."""
+        what = f"{self.place(index, field)} has shape {shape}, but {self.first} has {first_shape}"
+        if len(shape) != len(first_shape) or shape[1:] != first_shape[1:]:
+            remedy = (
+                "; pad or crop to one shape in the dataset: only the first axis may differ from sample to sample, and "
+                "that with loader.collate=pad, ragged or a function"
+            )
+        elif self.is_tried:
+            remedy = (
+                f"; pad or crop to one shape in the dataset, or say that the field is ragged, ragged=[{field.name!r}]: "
+                "the few samples tried when the loader was built were all of one length"
+            )
+        else:
+            remedy = (
+                "; pad or crop to one shape in the dataset, or take loader.collate=pad (or ragged, or a function), "
+                "which takes rows of different lengths"
+            )
+        return SourceError(what + remedy)
+
+    def _wrong_dtype(self, index: int, field: Field, array: Array) -> SourceError:
+        return SourceError(
+            f"{self.place(index, field)} is {array.dtype}, but {self.first} has {field.dtype}; return one dtype for "
+            f"all samples, for example value.astype({field.dtype!r})"
+        )
+
+    def place(self, index: int | str, field: Field) -> str:
+        """Return where a value stands, for messages."""
         sample = index if isinstance(index, str) else f"sample {index}"
         return f"{sample} of {self.owner}, field {field.name!r}"
 
@@ -220,9 +271,9 @@ def _numbered(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _array(value: object, place: str, owner: str) -> Array:
+def _array(value: object, place: str, owner: str, *, may_be_empty: bool = False) -> Array:
     try:
-        return as_array(value)
+        return as_array(value, may_be_empty=may_be_empty)
     except RefusedValueError as refused:
         hint = ""
         if owner.partition(".")[0] == "datasets":

@@ -32,14 +32,16 @@ def native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
-def as_array(value: object) -> Array:
+def as_array(value: object, *, may_be_empty: bool = False) -> Array:
     """Return a value as an array, without a copy where it has memory of its own.
 
     Args:
         value: What a dataset returned for one field.
+        may_be_empty: Whether it may have no elements, as a ragged row of length 0.
 
     Returns:
-        Array of any shape with at least one element, of a dtype that torch knows too, in any byte order.
+        Array of any shape, with at least one element unless it may be empty, of a dtype that torch knows too, in any
+        byte order.
 
     Raises:
         RefusedValueError: if it is anything else.
@@ -59,10 +61,10 @@ def as_array(value: object) -> Array:
         array = np.array(value, dtype=np.float64)
     else:
         raise RefusedValueError(_why_not(value))
-    if not array.size:
+    if not array.size and not may_be_empty:
         raise RefusedValueError(
-            f"holds no values, its shape is {array.shape}; leave the field out, or pad it to one size in the dataset "
-            "(ragged rows are not served yet)"
+            f"holds no values, its shape is {array.shape}; leave the field out, or pad it to one size in the dataset; "
+            "rows of different lengths, of none too, are taken by loader.collate=pad"
         )
     return array
 

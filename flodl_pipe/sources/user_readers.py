@@ -14,7 +14,9 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
+from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.errors import SourceError
+from flodl_pipe.sources.ragged_layout import RowCollector, learn_layout
 from flodl_pipe.sources.sample_layout import SampleLayout
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "ItemsDataset",
     "ItemsReader",
     "MapDataset",
+    "RaggedReader",
     "SampleDataset",
     "SampleReader",
     "UserReader",
@@ -83,25 +86,40 @@ class UserReader(Protocol):
         ...
 
 
+@runtime_checkable
+class RaggedReader(UserReader, Protocol):
+    """Reads samples with ragged fields, too."""
+
+    def collect(self, indices: IndexArray) -> Columns:
+        """Return samples; as :meth:`flodl_pipe.sources.protocol.RaggedSource.read_rows`."""
+        ...
+
+
 @final
 class SampleReader:
     """One call a sample.
 
     Args:
         dataset: Has ``__getitem__`` or ``get``.
+        num_samples: Its length.
         by_get: Whether ``get`` is called: a dataset may have both.
+        ragged: See :func:`~.ragged_layout.learn_layout`.
 
     Raises:
         SourceError: if sample 0 is none.
     """
 
-    def __init__(self, dataset: MapDataset | SampleDataset, *, by_get: bool) -> None:
+    def __init__(
+        self, dataset: MapDataset | SampleDataset, num_samples: int, *, by_get: bool, ragged: Sequence[str] | None
+    ) -> None:
         self._dataset, self._by_get = dataset, by_get
         self._name = type_name(dataset)
         self.way = f"{'get' if by_get else '__getitem__'}, one call a sample"
-        with _noted(self._name, lambda: [0]):
-            sample = self._getter()(0)
-        self.layout = SampleLayout.of_sample(sample, self._name)
+        self.layout = learn_layout(self._one, num_samples, self._name, ragged)
+
+    def _one(self, index: int) -> object:
+        with _noted(self._name, lambda: [index]):
+            return self._getter()(index)
 
     def _getter(self) -> Callable[[int], object]:
         # Not kept: methods of built-in types do not all pickle.
@@ -123,10 +141,24 @@ class SampleReader:
             for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
                 write(get(index), index, row, targets)
 
+    def collect(self, indices: IndexArray) -> Columns:
+        """Return samples; see :class:`RaggedReader`."""
+        rows, get = RowCollector(self.layout, len(indices)), self._getter()
+        index = -1
+        with _noted(self._name, lambda: [index]):
+            for index in indices.tolist():
+                rows.add(get(index), index)
+        return rows.columns()
+
 
 @final
 class ItemsReader:
     """One call of ``__getitems__`` for all samples asked for.
+
+    Args:
+        dataset: The dataset.
+        num_samples: Its length.
+        ragged: See :func:`~.ragged_layout.learn_layout`.
 
     Raises:
         SourceError: if sample 0 is none.
@@ -134,10 +166,10 @@ class ItemsReader:
 
     way = "__getitems__, one call for many samples"
 
-    def __init__(self, dataset: ItemsDataset) -> None:
+    def __init__(self, dataset: ItemsDataset, num_samples: int, *, ragged: Sequence[str] | None) -> None:
         self._dataset = dataset
         self._name = type_name(dataset)
-        self.layout = SampleLayout.of_sample(self._samples([0])[0], self._name)
+        self.layout = learn_layout(lambda index: self._samples([index])[0], num_samples, self._name, ragged)
 
     def _samples(self, indices: list[int]) -> Sequence[object]:
         with _noted(self._name, lambda: indices):
@@ -164,6 +196,13 @@ class ItemsReader:
         wanted = indices.tolist()
         for index, row, sample in zip(wanted, rows.tolist(), self._samples(wanted), strict=True):
             self.layout.write(sample, index, row, targets)
+
+    def collect(self, indices: IndexArray) -> Columns:
+        """Return samples; see :class:`RaggedReader`."""
+        rows, wanted = RowCollector(self.layout, len(indices)), indices.tolist()
+        for index, sample in zip(wanted, self._samples(wanted) if wanted else [], strict=True):
+            rows.add(sample, index)
+        return rows.columns()
 
 
 @final

@@ -7,9 +7,7 @@ fingerprint included.
 Shape letters: ``K`` samples asked for, ``B`` rows of a buffer.
 """
 
-import contextlib
 import hashlib
-import os
 import threading
 from collections.abc import Mapping
 from typing import Any, final
@@ -18,6 +16,7 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.errors import ChangedError
+from flodl_pipe.sources.door import Door, require_samples
 from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
@@ -52,7 +51,7 @@ class UserSource:
         self.held_bytes = 0
         self.delivery: object = "as stored"
         self._scratch = threading.local()
-        self._renew_lock()
+        self._door = Door(everybody=thread_safe)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Locks and scratch stay behind; the layout goes along, so that nothing is read to unpickle.
@@ -71,10 +70,8 @@ class UserSource:
         """
         if not len(indices):
             return
-        # Seen as unsigned, a negative number is a huge one. A list would take it for one from its end.
-        if int(indices.view(np.uint64).max()) >= self._num_samples:
-            raise IndexError(f"samples {indices.min()} .. {indices.max()} are not all in 0 .. {self._num_samples - 1}")
-        with self._alone():
+        require_samples(indices, self._num_samples)
+        with self._door.inside():
             self._reader.read(indices, rows, out)
 
     def buffers(self, num_rows: int) -> dict[str, Array]:
@@ -121,7 +118,7 @@ class UserSource:
         Raises:
             ChangedError: if it differs.
         """
-        with self._alone():
+        with self._door.inside():
             now = self._reader.num_samples()
         if now != self._num_samples:
             raise ChangedError(
@@ -139,17 +136,6 @@ class UserSource:
 
     def close(self) -> None:
         """Let go of nothing: the dataset is the user's."""
-
-    def _renew_lock(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
-
-    def _alone(self) -> contextlib.AbstractContextManager[object]:
-        """Return what is held while this thread is inside the dataset."""
-        if self.thread_safe:
-            return contextlib.nullcontext()
-        if os.getpid() != self._process:  # a fork may have left it held by a thread that is not here
-            self._renew_lock()
-        return self._lock
 
 
 def _rebuild(reader: UserReader, num_samples: int, thread_safe: bool, tiers_off: str | None) -> UserSource:
