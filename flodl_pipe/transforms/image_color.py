@@ -54,6 +54,8 @@ class ColorJitter:
     def __init__(
         self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, field: str = "image"
     ) -> None:
+        # 1 and 1.0 are one tag.
+        brightness, contrast, saturation = float(brightness), float(contrast), float(saturation)
         amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         for name, amount in amounts.items():
             if not 0.0 <= amount < float("inf"):

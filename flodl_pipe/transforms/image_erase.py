@@ -71,6 +71,7 @@ class RandomErasing:
             raise ConfigError.at(f"{_KIND}.value", f"must be a finite number, got {value!r}")
         scale = require_range(scale, 0.0, 1.0, f"{_KIND}.scale")
         ratio = require_range(ratio, 1 / MAX_RATIO, MAX_RATIO, f"{_KIND}.ratio")
+        probability, value = float(probability), float(value)  # 1 and 1.0 are one tag
         self.tag = f"{_KIND}({probability=}, {scale=}, {ratio=}, {value=}, {field=})"
         self._probability, self._value, self._field = probability, value, field
         self._sizes = BoxSizes(scale, ratio)

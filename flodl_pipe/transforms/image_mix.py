@@ -69,6 +69,7 @@ class Mixup:
     scope: Scope = "pair"
 
     def __init__(self, alpha: float, num_classes: int, image: str = "image", label: str = "label") -> None:
+        alpha = float(alpha)  # 1 and 1.0 are one tag
         self._beta = _beta(alpha, _MIXUP)
         self._labels = _SoftLabels(_MIXUP, num_classes, label)
         self._image = image
@@ -119,6 +120,7 @@ class Cutmix:
     scope: Scope = "pair"
 
     def __init__(self, alpha: float, num_classes: int, image: str = "image", label: str = "label") -> None:
+        alpha = float(alpha)  # 1 and 1.0 are one tag
         self._beta = _beta(alpha, _CUTMIX)
         self._labels = _SoftLabels(_CUTMIX, num_classes, label)
         self._image = image
