@@ -55,7 +55,8 @@ def read(option):
 
 def test_every_option_is_tested():
     files = {file.relative_to(conf_dir()).with_suffix("").as_posix() for file in conf_dir().glob("*/*.yaml")}
-    assert files == set(OPTIONS)
+    # transforms has no keys of its own, but named steps; tests/config/test_transforms.py looks at those.
+    assert {file for file in files if not file.startswith("transforms/")} == set(OPTIONS)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
