@@ -1,16 +1,27 @@
 """The composition root: a config and a run context in, a loader out. The only module that knows every part."""
 
+import copy
 import os
+from collections.abc import Callable
+from typing import Any
 
+from flodl_pipe.arrays import Array
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.compose import instantiate_engine, load_config
+from flodl_pipe.config.loader import COLLATIONS
 from flodl_pipe.config.root import Config
-from flodl_pipe.errors import ClusterError
+from flodl_pipe.config.sampling import INVERSE_FREQUENCY
+from flodl_pipe.errors import ClusterError, FlodlPipeError, LoaderError
+from flodl_pipe.loader.arguments import OMITTED, grouped, split_arguments
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.outline import Outline, first_global_batch, outline_engine
 from flodl_pipe.loader.stream_outline import StreamOutline, outline_stream
 from flodl_pipe.sources.build import build_source
+from flodl_pipe.sources.imports import import_callable, raised_at
+from flodl_pipe.sources.number_file import read_numbers
+from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.transforms.build import build_chain
 
 __all__ = ["build_loader", "load", "outline"]
 
@@ -50,25 +61,8 @@ def build_loader(cfg: Config, *, keep_digest: bool = False, context: RunContext 
         ClusterError: if there is more than one rank.
     """
     context = context or _alone()
-    section = cfg.loader
-    return Loader(
-        build_source(cfg.source, cfg.data_dir, cfg.allow_import),
-        batch_size=section.batch_size,
-        global_batch_size=section.global_batch_size,
-        names=section.names,
-        device=section.device,
-        mode=section.mode,
-        prefetch=section.prefetch,
-        readers=section.readers,
-        vram_max_usage=section.vram_max_usage,
-        ram_max_usage=section.ram_max_usage,
-        check_purity=section.check_purity,
-        seed=cfg.sampling.seed,
-        shuffle=cfg.sampling.shuffle,
-        drop_last=cfg.sampling.drop_last,
-        keep_digest=keep_digest,
-        context=context,
-    )
+    source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
+    return Loader(source, **_keywords(cfg, source), keep_digest=keep_digest, context=context)
 
 
 def outline(cfg: Config) -> Outline | StreamOutline:
@@ -86,10 +80,53 @@ def outline(cfg: Config) -> Outline | StreamOutline:
     context = _alone()
     source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
     global_batch = first_global_batch(cfg.loader, context)
-    sections = cfg.loader, cfg.sampling
+    sections = split_arguments(**grouped(_keywords(cfg, source)))
     if isinstance(source, Stream):
         return outline_stream(source, *sections, global_batch=global_batch, context=context)
     return outline_engine(source, *sections, global_batch=global_batch, context=context)
+
+
+def _keywords(cfg: Config, source: Source | Stream) -> dict[str, Any]:
+    """Return the keywords of the loader that a config describes: its sections, and the objects that they name."""
+    section, sampling = cfg.loader, cfg.sampling
+    makes_batches = sampling.batch_sampler is not None
+    return {
+        **section.model_dump(),
+        **sampling.model_dump(exclude={"sampler_args"}),
+        # A batch sampler excludes these, and a section cannot leave a key out.
+        "batch_size": OMITTED if makes_batches else section.batch_size,
+        "drop_last": None if makes_batches else sampling.drop_last,
+        "shuffle": None if sampling.shuffle else False,
+        "collate": _collate(cfg),
+        "transforms": build_chain(cfg.transforms, lambda path, key: import_callable(path, cfg.allow_import, key)),
+        "weights": _numbers(sampling.weights, "sampling.weights"),
+        "lengths": _numbers(sampling.lengths, "sampling.lengths"),
+        "sampler": _sampler(cfg, source, "sampler"),
+        "batch_sampler": _sampler(cfg, source, "batch_sampler"),
+    }
+
+
+def _collate(cfg: Config) -> str | Callable[..., Any]:
+    path = cfg.loader.collate
+    return path if path in COLLATIONS else import_callable(path, cfg.allow_import, "loader.collate")
+
+
+def _numbers(path: str | None, key: str) -> Array | str | None:
+    return path if path is None or path == INVERSE_FREQUENCY else read_numbers(path, key)
+
+
+def _sampler(cfg: Config, source: Source | Stream, key: str) -> Any:
+    """Call the function that a config names for the user's sampler; None where it names none."""
+    path = getattr(cfg.sampling, key)
+    if path is None:
+        return None
+    factory = import_callable(path, cfg.allow_import, f"sampling.{key}")
+    try:
+        return factory(source, **copy.deepcopy(cfg.sampling.sampler_args))
+    except FlodlPipeError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise LoaderError(f"sampling.{key}={path} raised {raised_at(error)}") from error
 
 
 def _alone() -> RunContext:

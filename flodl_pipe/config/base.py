@@ -27,6 +27,7 @@ __all__ = [
     "Seed",
     "StrictModel",
     "TokenDtype",
+    "absolute",
     "auto_or_integer",
     "dtype_name",
     "fault",
@@ -141,7 +142,8 @@ def auto_or_integer(minimum: int, maximum: int = MAX_COUNT) -> BeforeValidator:
     )
 
 
-def _absolute(value: Any, what: str = "") -> str:
+def absolute(value: Any, what: str = "") -> str:
+    """Return a path made absolute against the working directory; raise the fault of what is none."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise fault(f"{what}must be a path, got {shown(value)}")
@@ -155,13 +157,13 @@ def _absolute(value: Any, what: str = "") -> str:
 
 def _absolute_each(value: Any) -> Any:
     if not isinstance(value, list | tuple):
-        return _absolute(value)
+        return absolute(value)
     if not value:
         raise fault("must name at least one path, got an empty list")
-    return [_absolute(item, f"item {place} ") for place, item in enumerate(value)]
+    return [absolute(item, f"item {place} ") for place, item in enumerate(value)]
 
 
-LocalPath = Annotated[str, BeforeValidator(_absolute, json_schema_input_type=str)]
+LocalPath = Annotated[str, BeforeValidator(absolute, json_schema_input_type=str)]
 """A path, made absolute against the working directory when the config is read.
 
 ``~`` is expanded, glob characters stay, and text with ``://`` is left as it is. ``..`` is not folded: behind a link it

@@ -10,13 +10,14 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from flodl_pipe.config.base import fault, shown
 
-__all__ = ["CallablePath"]
+__all__ = ["CALLABLE_PATH", "CallablePath", "callable_path"]
 
-_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+CALLABLE_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 
-def _callable_path(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(_PATH, value):
+def callable_path(value: Any) -> str:
+    """Return a value that has the form of a callable's path; raise the fault of any other."""
+    if isinstance(value, str) and re.fullmatch(CALLABLE_PATH, value):
         return value
     hint = ""
     if isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value):
@@ -26,6 +27,6 @@ def _callable_path(value: Any) -> Any:
 
 
 CallablePath = Annotated[
-    str, BeforeValidator(_callable_path), WithJsonSchema({"type": "string", "pattern": f"^{_PATH}$"})
+    str, BeforeValidator(callable_path), WithJsonSchema({"type": "string", "pattern": f"^{CALLABLE_PATH}$"})
 ]
 """``MODULE:CALLABLE``."""

@@ -3,11 +3,17 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from flodl_pipe.config.base import AutoOr, Count, StrictModel, auto_or_integer, fault, shown
+from flodl_pipe.config.callable_path import CALLABLE_PATH, callable_path
 
-__all__ = ["LoaderConfig"]
+__all__ = ["COLLATIONS", "LoaderConfig"]
+
+COLLATIONS = ("stack", "pad", "ragged")
+"""Ways to make a batch that need no code of the user's."""
+
+_COLLATE_SCHEMA = {"anyOf": [{"enum": list(COLLATIONS)}, {"type": "string", "pattern": f"^{CALLABLE_PATH}$"}]}
 
 
 def _share_from(minimum: float, maximum: float) -> Callable[[Any], Any]:
@@ -43,17 +49,41 @@ def _names(value: Any) -> Any:
     return list(value)
 
 
+def _collate(value: Any) -> str:
+    if isinstance(value, str) and (value in COLLATIONS or ":" in value):
+        return value if value in COLLATIONS else callable_path(value)
+    raise fault(f"must be {', '.join(COLLATIONS)}, or MODULE:CALLABLE of your own, got {shown(value)}")
+
+
 class LoaderConfig(StrictModel):
     """How samples become batches."""
 
-    batch_size: Count
-    """Rows a rank gets per step, on average over the ranks."""
+    batch_size: Count | None
+    """Rows a rank gets per step, on average over the ranks. null: no batches, each sample passes as it is, without a
+    batch axis; also where `sampling.batch_sampler` makes the batches."""
 
     global_batch_size: Count | None = None
     """Rows of a step over all ranks; null: `batch_size` times the number of ranks. Decides when set."""
 
     names: Annotated[list[str], BeforeValidator(_names)] | None = None
     """New names for the batch's fields, in field order; null keeps the source's."""
+
+    collate: Annotated[str, BeforeValidator(_collate), WithJsonSchema(_COLLATE_SCHEMA)] = "stack"
+    """How samples become a batch: stack them, pad ragged fields, keep them ragged (nested tensors), or
+    `MODULE:CALLABLE` of your own, called with the list of samples."""
+
+    pad_id: int = 0
+    """Id that `collate: pad` fills integer fields up with; labels are filled with -100."""
+
+    pad_multiple: Count = 8
+    """Padded lengths are multiples of this."""
+
+    pad_length: Count | None = None
+    """The padded length; null: the longest row of the batch, rounded up to `pad_multiple`."""
+
+    global_batch_on_resume: Literal["keep", "scale"] = "keep"
+    """What a resumed run does where its own global batch is another than the saved one: keep the saved one, or scale
+    to its own."""
 
     device: Annotated[Literal["auto", "cpu"], BeforeValidator(_device)] = "auto"
     """Where batches are delivered. This version: the CPU."""

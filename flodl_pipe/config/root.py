@@ -10,6 +10,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.source import SourceConfig
+from flodl_pipe.config.transforms import TransformsSection
 
 __all__ = ["ENGINE", "Config", "EngineConfig"]
 
@@ -37,6 +38,9 @@ class Config(StrictModel):
 
     sampling: SamplingConfig = SamplingConfig()
     """Order and epochs."""
+
+    transforms: TransformsSection = Field(default={})
+    """What is done to a batch: named steps, in the order in which they are written."""
 
     loader: LoaderConfig
     """Batches and memory."""

@@ -2,17 +2,37 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, model_validator
 
-from flodl_pipe.config.base import Seed, StrictModel, fault, shown
+from flodl_pipe.config.base import Count, LocalPath, Seed, StrictModel, absolute, fault, shown
+from flodl_pipe.config.callable_path import CallablePath
 
-__all__ = ["DropLast", "SamplingConfig"]
+__all__ = ["INVERSE_FREQUENCY", "DropLast", "OrderName", "SamplingConfig"]
+
+OrderName = Literal["uniform", "blocked", "bucketed", "weighted"]
+"""An order that is computed."""
+
+INVERSE_FREQUENCY = "inverse_frequency"
+"""The word for weights that are made from labels, where a path of weights may stand."""
 
 
 def _drop_last(value: Any) -> Any:
     if isinstance(value, bool) or value == "pad":
         return value
     raise fault(f"must be true, false or 'pad', got {shown(value)}")
+
+
+def _order(value: Any) -> Any:
+    if value == "lanes":
+        raise fault(
+            "must be 'uniform', 'blocked', 'bucketed' or 'weighted', got 'lanes': that order deals samples to ranks, "
+            "and this version serves one process; use uniform"
+        )
+    return value
+
+
+def _weights(value: Any) -> str:
+    return INVERSE_FREQUENCY if value == INVERSE_FREQUENCY else absolute(value)
 
 
 DropLast = Annotated[bool | Literal["pad"], BeforeValidator(_drop_last, json_schema_input_type=bool | Literal["pad"])]
@@ -31,3 +51,88 @@ class SamplingConfig(StrictModel):
     drop_last: DropLast = True
     """The last, short batch: true leaves it out, false delivers it short, pad fills it from the epoch's head with
     rows that are marked."""
+
+    order: Annotated[OrderName, BeforeValidator(_order, json_schema_input_type=OrderName)] = "uniform"
+    """How a shuffled epoch is ordered: uniform; blocked reads shards one after the other and shuffles inside blocks;
+    bucketed puts samples of like length into one batch; weighted draws by `weights`, with replacement."""
+
+    augment: Count = 1
+    """How often each sample comes in an epoch, each time with random numbers of its own."""
+
+    block_samples: Count = 65536
+    """Samples of a block of `order: blocked`."""
+
+    pool_batches: Count = 50
+    """Batches of a pool that `order: bucketed` sorts by length."""
+
+    lengths: LocalPath | None = None
+    """File (.npy, integers) with the length of each sample, for `order: bucketed`; null: the source says."""
+
+    weights: Annotated[str, BeforeValidator(_weights, json_schema_input_type=str)] | None = None
+    """File (.npy) with a weight for each sample, for `order: weighted`; or inverse_frequency: one over how often the
+    sample's label comes."""
+
+    label_field: Annotated[str, Field(min_length=1)] = "label"
+    """Field that inverse_frequency counts."""
+
+    num_draws: Count | None = None
+    """Draws of an epoch of `order: weighted`; null: as many as there are samples."""
+
+    sampler: CallablePath | None = None
+    """`MODULE:CALLABLE` of your own, called with the source, that returns a sampler: an iterable of sample indices,
+    one epoch at a time. Instead of `shuffle` and `order`. Its module must be allowed, as for `source.factory`."""
+
+    batch_sampler: CallablePath | None = None
+    """The same for whole batches: an iterable of lists of indices, each the batch of a step over all ranks. Instead of
+    `loader.batch_size`, `shuffle`, `order`, `sampler` and `drop_last`."""
+
+    sampler_args: dict[str, Any] = Field(default={})
+    """Keyword arguments for `sampler` or `batch_sampler`."""
+
+    @model_validator(mode="after")
+    def _keys_fit_the_order(self) -> "SamplingConfig":
+        if self.order != "uniform" and not self.shuffle:
+            raise fault(
+                f"false asks for storage order, and order={self.order} is a shuffled one; leave shuffle at true, or "
+                "set order=uniform",
+                at=["shuffle"],
+            )
+        if self.order == "weighted" and self.weights is None:
+            raise fault("must be set for order=weighted: a .npy file, or inverse_frequency", at=["weights"])
+        for key, order in (("weights", "weighted"), ("num_draws", "weighted"), ("lengths", "bucketed")):
+            if getattr(self, key) is not None and self.order != order:
+                raise fault(
+                    f"{shown(getattr(self, key))} has no meaning with order={self.order}; set order={order}, or leave "
+                    f"{key} at null",
+                    at=[key],
+                )
+        if self.order == "weighted" and self.augment > 1:
+            raise fault(
+                f"{self.augment} with order=weighted: weights already say how often a sample comes; raise num_draws "
+                "instead",
+                at=["augment"],
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_sampler_decides_alone(self) -> "SamplingConfig":
+        both = self.sampler is not None and self.batch_sampler is not None
+        if both:
+            raise fault(
+                "cannot be set together with sampler: each says the whole order; keep one", at=["batch_sampler"]
+            )
+        key = "sampler" if self.sampler is not None else "batch_sampler" if self.batch_sampler is not None else None
+        if key is None:
+            if self.sampler_args:
+                raise fault("has no meaning without sampler or batch_sampler", at=["sampler_args"])
+            return self
+        excluded = {"shuffle": True, "order": "uniform", "augment": 1}
+        if key == "batch_sampler":
+            excluded["drop_last"] = True
+        for name, default in excluded.items():
+            if getattr(self, name) != default:
+                why = "decides how often a sample comes" if name == "augment" else "decides that itself"
+                raise fault(
+                    f"{shown(getattr(self, name))} together with {key}, which {why}; take one of the two out", at=[name]
+                )
+        return self

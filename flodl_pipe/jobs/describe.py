@@ -2,7 +2,7 @@
 
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.reports.figures import plural
-from flodl_pipe.sampling.steps import DropLast, Steps
+from flodl_pipe.sampling.steps import DropLast, EpochSteps
 from flodl_pipe.sources.protocol import BundledSource, Source
 from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.units import format_bytes
@@ -34,12 +34,15 @@ def last_batch_of_a_stream(drop_last: DropLast) -> str:
     return "the last batch of each epoch may be short (sampling.drop_last=false)"
 
 
-def last_batch(steps: Steps) -> str:
+def last_batch(steps: EpochSteps) -> str:
     """Return what becomes of the samples of an epoch that do not fill a batch.
 
+    >>> from flodl_pipe.sampling.steps import Steps
     >>> last_batch(Steps(100, 32, True))
     'the last 4 samples of each epoch fill no batch and are left out (sampling.drop_last=true)'
     """
+    if not steps.is_even:
+        return f"as the batch sampler makes it; batches have at most {plural(steps.global_batch, 'row')}"
     rest = steps.num_picks % steps.global_batch
     if not rest:
         return "every batch is full"

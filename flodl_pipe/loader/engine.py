@@ -19,6 +19,8 @@ from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.pace import Pace
+from flodl_pipe.loader.parts import Parts
+from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
@@ -41,6 +43,7 @@ class Engine:
         source: The samples.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
         global_batch: Rows of a step over all ranks.
         context: Rank and world size.
         keep_digest: Whether to hash delivered rows.
@@ -56,17 +59,20 @@ class Engine:
         source: Source,
         config: LoaderConfig,
         sampling: SamplingConfig,
+        parts: Parts,
         *,
         global_batch: int,
         context: RunContext,
         keep_digest: bool,
     ) -> None:
-        outline = outline_engine(source, config, sampling, global_batch=global_batch, context=context)
+        outline = outline_engine(source, config, sampling, parts, global_batch=global_batch, context=context)
         self._source = source
         # Asked once: comparing an object with a protocol takes 20 us, every time.
         self._bundled = source if isinstance(source, BundledSource) else None
         self._order = outline.order
         self._steps = outline.steps
+        self._making = outline.making
+        self.has_repeats = outline.order.num_repeats != 1
         self.stream = outline.stream
         self.num_samples: int | None = len(source)
         self.num_picks: int | None = outline.order.num_picks
@@ -79,13 +85,14 @@ class Engine:
             contextlib.nullcontext() if source.thread_safe else threading.Lock()
         )
         self._resident: ResidentSet | None = None
+        needs_rows = keep_digest or outline.making.is_apart
         try:
             self._ledger.take(self._owner, "source", outline.held_bytes, self.plan.share)
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
             if self.plan.mode == "resident":
                 self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
                 self._resident = ResidentSet(
-                    source, read_lock=self._read_lock, on_give_up=self._resident_given_up, needs_rows=keep_digest
+                    source, read_lock=self._read_lock, on_give_up=self._resident_given_up, needs_rows=needs_rows
                 )
         except BaseException:
             self._ledger.release(self._owner)
@@ -95,9 +102,11 @@ class Engine:
         self._filler = Filler(
             source,
             outline.layout,
+            outline.making,
             resident=self._resident,
             read_lock=self._read_lock,
             step_parts=self.plan.step_parts,
+            seed=sampling.seed,
             keep_digest=keep_digest,
             check_purity=config.check_purity,
         )
@@ -178,6 +187,15 @@ class Engine:
         if isinstance(self._order, MixtureOrder):
             self._order.check_epochs(num_epochs)
 
+    def where(self, sample: int, epoch: int, repeat: int) -> RowPlace | None:
+        """Return the place of a sample's appearance in an epoch; see :func:`flodl_pipe.loader.places.where_is`."""
+        num_samples = len(self._source)
+        return where_is(self._order, self._steps, sample=sample, epoch=epoch, repeat=repeat, num_samples=num_samples)
+
+    def what(self, epoch: int, step: int) -> StepRows:
+        """Return what stands in a step of an epoch; see :func:`flodl_pipe.loader.places.rows_of`."""
+        return rows_of(self._order, self._steps, epoch=epoch, step=step)
+
     def read(self, spot: Spot) -> Reading:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         if self._bundled:
@@ -191,6 +209,7 @@ class Engine:
             self._pool_lock,
             self._upcoming.take(self._order, spot.epoch, spot.position),
             self._pace,
+            is_apart=self._making.is_apart,
             interrupt=self._close_source,
             on_all_claimed=partial(self._upcoming.prepare, self._order, spot.epoch + 1),
         )

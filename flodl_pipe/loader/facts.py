@@ -3,7 +3,10 @@
 import torch
 
 from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.passes import Passes
+from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
+from flodl_pipe.loader.statistics import Counters, Statistics
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
 
@@ -14,6 +17,8 @@ class LoaderFacts:
     """The read-only side of :class:`flodl_pipe.Loader`: answers of its source and its engine."""
 
     _engine: Feed
+    _passes: Passes
+    _counters: Counters
     _source: Source | Stream
 
     def __len__(self) -> int:
@@ -95,6 +100,53 @@ class LoaderFacts:
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted to this loader, by purpose."""
         return self._engine.granted()
+
+    def parts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return of each part of a mixture its name, its samples, and how many were handed out over the whole run.
+
+        Empty for any other source.
+        """
+        return self._engine.parts(self._passes.spot)
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Refuse more epochs than the source can serve: those that a mixture's ``max_epochs`` allow.
+
+        Raises:
+            SourceError: naming the part that runs out, and where.
+        """
+        self._engine.require_epochs(num_epochs)
+
+    def statistics(self) -> Statistics:
+        """Return what was handed out so far."""
+        return self._counters.snapshot()
+
+    def where(self, sample: int, epoch: int, repeat: int = 0) -> RowPlace | None:
+        """Return the step, rank and row in which a sample comes, computed without reading data.
+
+        Steps are counted from the epoch's begin, in the present global batch.
+
+        Args:
+            sample: Sample index.
+            epoch: Epoch number.
+            repeat: Which of its appearances in the epoch, ``0 .. augment - 1``.
+
+        Returns:
+            The place; None where the last-batch rule leaves it out of this epoch.
+
+        Raises:
+            IndexError: if there is no such sample or repeat.
+            LoaderError: if the order draws samples, so that one may come several times or not at all; or of a stream.
+        """
+        return self._engine.where(sample, epoch, repeat)
+
+    def what(self, epoch: int, step: int) -> StepRows:
+        """Return the samples of a step over all ranks, computed without reading data; the inverse of :meth:`where`.
+
+        Raises:
+            IndexError: if the epoch has no such step.
+            LoaderError: of a stream.
+        """
+        return self._engine.what(epoch, step)
 
     @property
     def plan(self) -> EnginePlan:

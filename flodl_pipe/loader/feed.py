@@ -7,6 +7,7 @@ from typing import Protocol
 
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.identity import Spot, StreamIdentity
+from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.sampling.cursor import Cursor
@@ -81,6 +82,9 @@ class Feed(Protocol):
     num_batches: int | None
     """Steps of an epoch, likewise."""
 
+    has_repeats: bool
+    """Whether a sample may come several times in an epoch."""
+
     max_rows: int
     """Most rows of a step on this rank."""
 
@@ -133,6 +137,14 @@ class Feed(Protocol):
         Raises:
             SourceError: naming what runs out, and where.
         """
+        ...
+
+    def where(self, sample: int, epoch: int, repeat: int) -> RowPlace | None:
+        """Return the place of a sample's appearance in an epoch; see :func:`flodl_pipe.loader.places.where_is`."""
+        ...
+
+    def what(self, epoch: int, step: int) -> StepRows:
+        """Return what stands in a step of an epoch; see :func:`flodl_pipe.loader.places.rows_of`."""
         ...
 
     def read(self, spot: Spot) -> Pass:

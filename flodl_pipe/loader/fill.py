@@ -1,45 +1,48 @@
-"""Filling slots: picks to stored rows to delivered rows, a group of steps at a time.
+"""Filling groups: samples to stored rows to batches, a group of steps at a time.
 
 One call of the source reads all rows of a group into the reader's own scratch rows (stored dtypes, small enough for the
 processor's cache), and one call of ``deliver`` per run of slots widens them into place. The number of Python steps is
-per group, not per row. A resident set that keeps samples field by field delivers them by itself.
+per group, not per row. A resident set that keeps samples field by field delivers them by itself. Fused transforms take
+delivered rows from scratch to slots, step by step; batches that are made apart are made step by step too.
 """
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import final
 
 import numpy as np
 
-from flodl_pipe.arrays import Array, IndexArray, WordArray
-from flodl_pipe.errors import StagingError
-from flodl_pipe.keyed.digest import row_hashes
+from flodl_pipe.arrays import Array, WordArray
+from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Group
-from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.lookahead import Lookahead, Rows
+from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.planes import PlaneStore
 from flodl_pipe.loader.resident import ResidentSet
-from flodl_pipe.loader.slots import SlotLayout
-from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.loader.slots import Run, SlotLayout
+from flodl_pipe.loader.stored import StoredRows, part_of
+from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.purity import require_pure
 
 __all__ = ["Filler"]
-
-Rows = Mapping[str, Array]
 
 _PURITY_SAMPLES = 8
 
 
 @final
 class Filler:
-    """Reads rows and delivers them into slots; shared by the readers of a loader.
+    """Reads rows and makes batches of them; shared by the readers of a loader.
 
     Args:
         source: Where rows come from.
         layout: Layout of a slot.
+        making: How delivered rows become batches.
         resident: The resident set, asked first once it is ready; None when streaming.
         read_lock: Held around each read of a source that is not thread-safe.
         step_parts: Parts a step is split into.
+        seed: Run seed, for the keys of rows.
         keep_digest: Whether to hash the stored rows of every step.
         check_purity: Whether to read the first samples twice and compare.
     """
@@ -48,156 +51,192 @@ class Filler:
         self,
         source: Source,
         layout: SlotLayout,
+        making: Making,
         *,
         resident: ResidentSet | None,
         read_lock: contextlib.AbstractContextManager[object],
         step_parts: int,
+        seed: int,
         keep_digest: bool,
         check_purity: bool,
     ) -> None:
         self._source = source
-        self._bundled = source if isinstance(source, BundledSource) else None
         self._layout = layout
+        self._making = making
         self._resident = resident
         self._read_lock = read_lock
         self._step_parts = step_parts
+        self._seed = seed
         self._keep_digest = keep_digest
         self._check_purity = check_purity and __debug__
-        self._names = list(zip(source.delivered.names, layout.spec.names, strict=True))
+        self._stored = StoredRows(source, making.rows.names, resident=resident, read_lock=read_lock)
         self._scratch = threading.local()
         self._hash_lock = threading.Lock()
 
     def fill(self, group: Group, part: int, ahead: Lookahead) -> None:
-        """Read one part of a group into its slots; what goes wrong is recorded in the group.
+        """Read one part of a group and make it; what goes wrong is recorded in the group.
 
         When several steps were read together and one of their samples fails, they are read again one by one, so that
         the good steps before it still arrive and the error stands at its own step.
         """
-        if not len(group.picks):  # readers of several parts may all come here: they find the same numbers
-            group.positions, group.picks = ahead.rows(group.first_step, group.num_steps)
+        rows = group.rows
+        if rows is None:  # readers of several parts may all come here: they find the same numbers
+            rows = group.rows = ahead.rows(group.first_step, group.num_steps)
         try:
             if self._step_parts > 1:
-                self._fill_part(group, part, ahead)
+                self._fill_part(group, part, rows, ahead)
             else:
-                self._fill_steps(group, 0, group.num_steps, ahead)
+                self._fill_steps(group, 0, group.num_steps, rows, ahead)
         except Exception as error:  # noqa: BLE001 - whatever the source raised goes to the loop, with its traceback
             if group.num_steps == 1:
                 group.fail(error, 0)
             else:
-                self._fill_one_by_one(group, ahead)
+                self._fill_one_by_one(group, rows, ahead)
         if self._check_purity and group.error is None:
             self._check_purity = False  # several readers may come here at once: once more does no harm
             try:
                 with self._read_lock:
-                    require_pure(self._source, group.picks[:_PURITY_SAMPLES])
+                    require_pure(self._source, rows.samples[:_PURITY_SAMPLES])
             except Exception as error:  # noqa: BLE001 - as above
                 group.fail(error, 0)
 
-    def _fill_one_by_one(self, group: Group, ahead: Lookahead) -> None:
+    def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead) -> None:
         for step in range(group.num_steps):
             try:
-                self._fill_steps(group, step, step + 1, ahead)
+                self._fill_steps(group, step, step + 1, rows, ahead)
             except Exception as error:  # noqa: BLE001 - as above; the first one ends the loop
                 group.fail(error, step)
                 return
 
-    def _fill_steps(self, group: Group, first: int, last: int, ahead: Lookahead) -> None:
-        """Fill whole steps ``first .. last - 1`` of the group."""
-        step_rows = len(group.picks) // group.num_steps
-        rows = slice(first * step_rows, last * step_rows)
-        planes = self._planes()
-        if planes is not None:
-            self._copy_steps(planes, group, first, last)
+    def _fill_steps(self, group: Group, first: int, last: int, rows: Rows, ahead: Lookahead) -> None:
+        """Make whole steps ``first .. last - 1`` of the group."""
+        step_rows = len(rows.samples) // group.num_steps
+        planes, making = self._planes(), self._making
+        if planes is not None and making.one_pass is None:
+            self._copy_steps(planes, group, first, last, rows)
             return
-        stored = self._read(group.picks[rows])
-        if self._keep_digest:
-            hashes = self._hash(group, rows, stored, ahead).reshape(last - first, step_rows, 2)
-            group.hash_sums[first:last] = hashes.sum(axis=1, dtype=np.uint64)
-        step = 0
-        for run in group.runs:
-            low, high = max(first, step), min(last, step + run.num_slots)
-            if low < high:
-                done = slice((low - first) * step_rows, (high - first) * step_rows)
-                shaped = {n: a[done].reshape(high - low, step_rows, *a.shape[1:]) for n, a in stored.items()}
-                views = self._layout.group_views(run, step_rows)
-                self._deliver(shaped, {name: view[low - step : high - step] for name, view in views.items()})
-            step += run.num_slots
+        wanted = rows.part(slice(first * step_rows, last * step_rows))
+        stored: Columns | None = None
+        if planes is None:
+            stored = self._stored.read(wanted.samples)
+            if self._keep_digest:
+                hashes = self._hash(group, wanted, stored, ahead).reshape(last - first, step_rows, 2)
+                group.hash_sums[first:last] = hashes.sum(axis=1, dtype=np.uint64)
+        if making.is_apart:
+            assert stored is not None
+            for step in range(first, last):
+                here = slice((step - first) * step_rows, (step - first + 1) * step_rows)
+                delivered = self._stored.delivered(part_of(stored, here), making.rows)
+                group.made[step] = making.make(delivered, self._keys(wanted.part(here), ahead.epoch))
+            return
+        for run, low, high, begin in _runs(group, first, last):
+            here = slice((low - first) * step_rows, (high - first) * step_rows)
+            views = {
+                n: view[low - begin : high - begin] for n, view in self._layout.group_views(run, step_rows).items()
+            }
+            if making.one_pass is None:
+                assert stored is not None
+                self._stored.deliver(_in_steps(part_of(stored, here), high - low), views)
+                continue
+            for step in range(high - low):
+                one = slice(here.start + step * step_rows, here.start + (step + 1) * step_rows)
+                own = planes if stored is None else part_of(stored, one)
+                self._pass(own, wanted.part(one), {name: view[step] for name, view in views.items()}, ahead.epoch)
+
+    def _fill_part(self, group: Group, part: int, rows: Rows, ahead: Lookahead) -> None:
+        """Fill some rows of the group's one step."""
+        num_rows = len(rows.samples)
+        part_rows = -(-num_rows // self._step_parts)
+        here = slice(min(part * part_rows, num_rows), min((part + 1) * part_rows, num_rows))
+        if here.start == here.stop:
+            return
+        (run,) = group.runs
+        planes, wanted = self._planes(), rows.part(here)
+        if planes is not None and self._making.one_pass is None:
+            fields = self._layout.step_views(run, num_rows, planes.opaque)
+            planes.deliver(planes.rows(wanted.samples), [view[:, here] for view in fields])
+            return
+        stored = None if planes is not None else self._stored.read(wanted.samples)
+        if stored is not None and self._keep_digest:
+            hashes = self._hash(group, wanted, stored, ahead)
+            with self._hash_lock:
+                group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
+        views = {name: view[0, here] for name, view in self._layout.group_views(run, num_rows).items()}
+        if self._making.one_pass is not None:
+            self._pass(planes if stored is None else stored, wanted, views, ahead.epoch)
+        elif stored is not None:
+            self._stored.deliver(stored, views)
 
     def _planes(self) -> PlaneStore | None:
         """Return the resident samples field by field, where no stored rows are needed."""
-        return None if self._resident is None or self._keep_digest else self._resident.planes
+        if self._resident is None or self._keep_digest or self._making.is_apart:
+            return None
+        return self._resident.planes
 
-    def _copy_steps(self, planes: PlaneStore, group: Group, first: int, last: int) -> None:
+    def _copy_steps(self, planes: PlaneStore, group: Group, first: int, last: int, rows: Rows) -> None:
         """Fill whole steps field by field, without stored rows in between."""
-        step_rows = len(group.picks) // group.num_steps
-        rows = planes.rows(group.picks)
-        step = 0
-        for run in group.runs:
-            low, high = max(first, step), min(last, step + run.num_slots)
-            if low < high:
-                views = self._layout.step_views(run, step_rows, planes.opaque)
-                here = rows[low * step_rows : high * step_rows]
-                planes.deliver(here, [view[low - step : high - step] for view in views])
-            step += run.num_slots
+        step_rows = len(rows.samples) // group.num_steps
+        taken = planes.rows(rows.samples)
+        for run, low, high, begin in _runs(group, first, last):
+            views = self._layout.step_views(run, step_rows, planes.opaque)
+            here = taken[low * step_rows : high * step_rows]
+            planes.deliver(here, [view[low - begin : high - begin] for view in views])
 
-    def _fill_part(self, group: Group, part: int, ahead: Lookahead) -> None:
-        """Fill some rows of the group's one step."""
-        part_rows = -(-len(group.picks) // self._step_parts)
-        rows = slice(min(part * part_rows, len(group.picks)), min((part + 1) * part_rows, len(group.picks)))
-        if rows.start == rows.stop:
-            return
-        (run,) = group.runs
-        planes = self._planes()
-        if planes is not None:
-            fields = self._layout.step_views(run, len(group.picks), planes.opaque)
-            planes.deliver(planes.rows(group.picks[rows]), [view[:, rows] for view in fields])
-            return
-        stored = self._read(group.picks[rows])
-        if self._keep_digest:
-            hashes = self._hash(group, rows, stored, ahead)
-            with self._hash_lock:
-                group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
-        views = self._layout.group_views(run, len(group.picks))
-        self._deliver(stored, {name: view[0, rows] for name, view in views.items()})
+    def _pass(self, stored: Columns | PlaneStore | None, rows: Rows, out: dict[str, Array], epoch: int) -> None:
+        """Deliver rows to scratch, and transform them from there to where they go."""
+        assert self._making.one_pass is not None
+        assert stored is not None
+        scratch = self._delivered(len(rows.samples))
+        if isinstance(stored, PlaneStore):
+            views = [
+                _as_items(array)[np.newaxis] if opaque else array[np.newaxis]
+                for array, opaque in zip(scratch.values(), stored.opaque, strict=True)
+            ]
+            stored.deliver(stored.rows(rows.samples), views)
+        else:
+            self._stored.deliver(stored, scratch)
+        self._making.one_pass.apply(scratch, self._keys(rows, epoch), out)
 
-    def _read(self, indices: IndexArray) -> Rows:
-        """Return the stored rows of some samples; valid until this thread's next call."""
-        if self._resident is not None and self._resident.is_ready:
-            return self._resident.gather(indices)
-        num_rows = len(indices)
-        try:
-            stored = self._buffers(num_rows)
-        except MemoryError as error:
-            raise StagingError(
-                f"no memory for {num_rows:,} stored rows of {self._source.spec.row_bytes:,} bytes ({error}); lower "
-                "loader.batch_size, or lift the limit on memory (ulimit -v, the control group's)"
-            ) from error
-        with self._read_lock:
-            self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
-        return stored
-
-    def _buffers(self, num_rows: int) -> Rows:
-        if self._bundled is not None:
-            return self._bundled.buffers(num_rows)
+    def _delivered(self, num_rows: int) -> dict[str, Array]:
+        """Return rows of this thread's own to deliver to."""
         kept: dict[str, Array] | None = getattr(self._scratch, "fields", None)
         if kept is None or len(next(iter(kept.values()))) < num_rows:
-            kept = self._scratch.fields = self._source.spec.empty(num_rows)
+            kept = self._scratch.fields = self._making.rows.empty(num_rows)
         return {name: array[:num_rows] for name, array in kept.items()}
 
-    def _deliver(self, stored: Rows, views: Rows) -> None:
-        self._source.deliver(stored, {own: views[shown] for own, shown in self._names})
+    def _keys(self, rows: Rows, epoch: int) -> PickKeys:
+        return PickKeys(rows.samples, rows.repeats, epoch, self._seed)
 
-    def _hash(self, group: Group, rows: slice, stored: Rows, ahead: Lookahead) -> WordArray:
+    def _hash(self, group: Group, rows: Rows, stored: Columns, ahead: Lookahead) -> WordArray:
         """Return the hashes of stored rows, zero for rows that only fill a place."""
-        picks = group.picks[rows]
-        hashes = row_hashes(
-            stored.values(),
-            epoch=ahead.epoch,
-            positions=group.positions[rows],
-            samples=picks,
-            repeats=np.zeros_like(picks),
-        )
-        if group.first_step + group.num_steps == ahead.num_steps:  # only an epoch's last step has such rows
-            last = ahead.step(ahead.num_steps - 1)
-            hashes[group.positions[rows] >= last.start + last.num_valid] = 0
+        hashes = self._stored.hashes(stored, ahead.epoch, rows)
+        # Only an epoch's last step has such rows, or one of a batch sampler's, which are groups of their own.
+        last = ahead.step(group.first_step + group.num_steps - 1)
+        if last.num_valid < last.num_rows:
+            hashes[rows.positions >= last.start + last.num_valid] = 0
         return hashes
+
+
+def _runs(group: Group, first: int, last: int) -> Iterator[tuple[Run, int, int, int]]:
+    """Yield each run of slots that steps ``first .. last - 1`` lie in: the run, those steps in it, and its first."""
+    begin = 0
+    for run in group.runs:
+        low, high = max(first, begin), min(last, begin + run.num_slots)
+        if low < high:
+            yield run, low, high, begin
+        begin += run.num_slots
+
+
+def _in_steps(stored: Columns, num_steps: int) -> Columns:
+    """Return stored rows of several steps with an axis of steps before that of rows."""
+    return {
+        name: array.reshape(num_steps, len(array) // num_steps, *array.shape[1:])
+        for name, array in stored.items()
+        if isinstance(array, np.ndarray)
+    }
+
+
+def _as_items(array: Array) -> Array:
+    """Return rows as opaque items, shape ``(rows,)``."""
+    flat = array.reshape(len(array), -1)
+    return flat.view(f"V{flat.shape[1] * flat.itemsize}")[:, 0]

@@ -18,14 +18,17 @@ from collections.abc import Callable
 from typing import final
 
 import numpy as np
+import torch
 
-from flodl_pipe.arrays import IndexArray, WordArray
+from flodl_pipe.arrays import BoolArray, WordArray
+from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.slots import Run
 from flodl_pipe.loader.stream_state import StreamState
 
-__all__ = ["Group", "Part", "SequenceTable"]
+__all__ = ["Group", "Made", "Part", "SequenceTable"]
 
-_NO_ROWS: IndexArray = np.empty(0, dtype=np.int64)
+Made = tuple[tuple[str, ...], tuple[torch.Tensor, ...]]
+"""Names and tensors of a batch."""
 
 
 @final
@@ -35,9 +38,10 @@ class Group:
     Attributes:
         first_step: First step of the group, counted from where the pass began.
         num_steps: How many.
-        runs: Slots of the steps, in step order.
-        positions: Position of each row, step after step, int64.
-        picks: Pick of each row, int64, same shape.
+        runs: Slots of the steps, in step order; none where batches are made apart.
+        rows: What stands in the rows of the steps, step after step; None until the first reader looks it up.
+        made: Batches of the steps that were made apart: names and tensors.
+        valid: For each step whose rows were skipped in part, which of its rows count; bool, shape ``(rows,)``.
         hash_sums: Sum of the row hashes of each step's valid rows, uint64 of shape ``(num_steps, 2)``; zeros when no
             digest is kept.
         error: What went wrong, at step ``failed_step``; the steps before it are good.
@@ -51,11 +55,12 @@ class Group:
         "first_step",
         "hash_sums",
         "lanes",
+        "made",
         "num_steps",
         "parts_left",
-        "picks",
-        "positions",
+        "rows",
         "runs",
+        "valid",
     )
 
     def __init__(self, first_step: int, num_steps: int, num_parts: int, runs: list[Run]) -> None:
@@ -63,8 +68,9 @@ class Group:
         self.num_steps = num_steps
         self.runs = runs
         self.parts_left = num_parts
-        self.positions: IndexArray = _NO_ROWS
-        self.picks: IndexArray = _NO_ROWS
+        self.rows: Rows | None = None
+        self.made: dict[int, Made] = {}
+        self.valid: dict[int, BoolArray] = {}
         self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
         self.error: BaseException | None = None
         self.failed_step = 0

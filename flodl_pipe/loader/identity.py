@@ -46,13 +46,22 @@ class StreamIdentity:
         order_tag: Tag of the order.
         global_batch: Rows of a step over all ranks.
         mixing: The order of a mixture, whose history belongs to a cursor; None for others.
+        transforms: Tag of the transforms.
     """
 
-    def __init__(self, source: _Identified, order_tag: str, global_batch: int, mixing: Mixing | None = None) -> None:
+    def __init__(
+        self,
+        source: _Identified,
+        order_tag: str,
+        global_batch: int,
+        mixing: Mixing | None = None,
+        transforms: str = "",
+    ) -> None:
         self._source = source
         self.order_tag = order_tag
         self.global_batch = global_batch
         self.mixing = mixing
+        self.transforms = transforms
 
     @cached_property
     def fingerprint(self) -> str:
@@ -64,7 +73,7 @@ class StreamIdentity:
 
         A new object: batches that were handed out keep the identity they came with, and with it their cursors.
         """
-        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing)
+        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing, self.transforms)
         if "fingerprint" in self.__dict__:
             other.__dict__["fingerprint"] = self.fingerprint
         return other
@@ -78,6 +87,7 @@ class StreamIdentity:
             self.global_batch,
             self.order_tag,
             self.fingerprint,
+            transforms=self.transforms,
             mixture="" if mixing is None else mixing.history(spot.epoch * mixing.num_picks + spot.position),
             streams="" if spot.lanes is None else spot.lanes.text((spot.epoch, spot.position, self.global_batch)),
         )

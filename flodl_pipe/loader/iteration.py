@@ -33,6 +33,7 @@ class LoaderIterator(Iterator[Batch]):
         pool: Where its slots come from.
         stream: Identity of the stream, for cursors.
         seed: Run seed, for pick keys.
+        has_repeats: Whether a sample may come several times in an epoch.
         counters: Counts what is handed out.
         owner: Kept alive as long as the iterator: ``for batch in Loader(...)`` has no other name for its loader.
         on_step: Told where the stream stands after each step.
@@ -47,6 +48,7 @@ class LoaderIterator(Iterator[Batch]):
         stream: StreamIdentity,
         *,
         seed: int,
+        has_repeats: bool,
         counters: Counters,
         owner: object,
         on_step: Callable[[Spot], None],
@@ -62,8 +64,9 @@ class LoaderIterator(Iterator[Batch]):
         self._on_step = on_step
         self._on_first = on_first
         self._on_end = on_end
-        self._repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
-        self._repeats.setflags(write=False)  # shared by all batches of the pass
+        self._has_repeats = has_repeats
+        self._no_repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
+        self._no_repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
         self._batches: deque[tuple[Batch, RankStep, Spot, WordArray]] = deque()
         self._error: BaseException | None = None
@@ -129,24 +132,30 @@ class LoaderIterator(Iterator[Batch]):
             self._take_group()
 
     def _make_batches(self, group: Group) -> None:
-        ahead, pool, layout = self._reading.ahead, self._pool, self._pool.layout
-        names, epoch, seed, repeats = layout.spec.names, ahead.epoch, self._seed, self._repeats
+        ahead, pool, layout, rows = self._reading.ahead, self._pool, self._pool.layout, group.rows
+        names, epoch, seed = layout.spec.names, ahead.epoch, self._seed
         num_good = group.num_steps if group.error is None else group.failed_step
-        for place, slot in enumerate(group.slots()):
-            if place >= num_good:
-                pool.put_back(slot)
-                continue
+        slots = group.slots()
+        for slot in slots[num_good:]:
+            pool.put_back(slot)
+        for place in range(num_good):
+            assert rows is not None
             step = ahead.step(group.first_step + place)
             num_rows = step.num_rows
-            tensors = tuple(map(torch.from_numpy, layout.lease_views(pool.lease(slot), num_rows)))
-            # A copy: the picks of many steps share one array, which a kept batch would keep whole.
-            samples = group.picks[place * num_rows : (place + 1) * num_rows].copy()
+            if slots:
+                tensors = tuple(map(torch.from_numpy, layout.lease_views(pool.lease(slots[place]), num_rows)))
+            else:
+                names, tensors = group.made.pop(place)
+            # Copies: the picks of many steps share one array, which a kept batch would keep whole.
+            here = slice(place * num_rows, (place + 1) * num_rows)
+            samples = rows.samples[here].copy()
+            repeats = rows.repeats[here].copy() if self._has_repeats else self._no_repeats[:num_rows]
             valid = step.valid()
             spot = Spot(epoch, step.next_position, group.lanes)
             batch = Batch(
                 names,
                 tensors,
-                pick_keys=PickKeys(samples, repeats if num_rows == len(repeats) else repeats[:num_rows], epoch, seed),
+                pick_keys=PickKeys(samples, repeats, epoch, seed),
                 weight=step.weight,
                 valid=None if valid is None else torch.from_numpy(valid),
                 cursor=Place(self._stream, spot),

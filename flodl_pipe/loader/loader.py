@@ -2,14 +2,14 @@
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self, final
 
 from flodl_pipe.cluster.context import RunContext
-from flodl_pipe.config.loader import LoaderConfig
-from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.config.sections import check_section
+from flodl_pipe.config.sampling import OrderName
 from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.arguments import OMITTED, Omitted, grouped, split_arguments
 from flodl_pipe.loader.facts import LoaderFacts
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.identity import Spot
@@ -17,7 +17,8 @@ from flodl_pipe.loader.iteration import LoaderIterator
 from flodl_pipe.loader.make_feed import make_feed
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
-from flodl_pipe.loader.statistics import Counters, Statistics
+from flodl_pipe.loader.resume import continue_from
+from flodl_pipe.loader.statistics import Counters
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.any_source import as_source
 
@@ -42,9 +43,18 @@ class Loader(LoaderFacts):
     Args:
         source: A source (:class:`flodl_pipe.Source`), a stream, a dataset with ``len()`` and ``[index]`` like torch's,
             or an iterable.
-        batch_size: Rows per step on one rank.
+        batch_size: Rows per step on one rank. None: samples are delivered one by one, without a batch axis.
         global_batch_size: Rows per step over all ranks; decides when set.
         names: Other names for the batch's fields, in field order.
+        collate: How samples become a batch: ``"stack"``, ``"pad"``, ``"ragged"`` (nested tensors), or a function that
+            takes the list of samples and returns tensors, or a tuple or dict of them.
+        ragged: Fields whose rows may differ in length although some samples do not show it; of a user's dataset only.
+        pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
+        pad_multiple: Padded lengths are multiples of this.
+        pad_length: The padded length; None: the longest row of a batch, rounded up.
+        transforms: What is done to batches: a callable ``(batch, keys)``, a sequence or a dict of them; see
+            :class:`flodl_pipe.Transform`.
+        global_batch_on_resume: ``"keep"`` the saved global batch, or ``"scale"`` to this run's own.
         device: ``"auto"`` or ``"cpu"``.
         mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` does not, ``"auto"`` decides.
         prefetch: Steps read ahead, or ``"auto"``.
@@ -54,7 +64,18 @@ class Loader(LoaderFacts):
         check_purity: Read eight samples of the first batch a second time, and refuse a source that gives other bytes
             then. Never done under ``python -O``.
         seed: Run seed, ``0 <= seed < 2**64``.
-        shuffle: A fresh uniform order every epoch, or storage order.
+        shuffle: A fresh order every epoch (as with None), or storage order.
+        order: ``"uniform"``, ``"blocked"``, ``"bucketed"`` or ``"weighted"``.
+        augment: How often each sample comes in an epoch.
+        block_samples: Samples of a block of the blocked order.
+        pool_batches: Batches of a pool of the bucketed order.
+        lengths: Length of each sample, for the bucketed order; None: the source says.
+        weights: Weight of each sample, for the weighted order; or ``"inverse_frequency"``.
+        label_field: Field that ``"inverse_frequency"`` counts.
+        num_draws: Draws of an epoch of the weighted order; None: as many as samples.
+        sampler: An iterable of sample indices, like torch's samplers, instead of ``shuffle`` and ``order``.
+        batch_sampler: An iterable of lists of indices, each the batch of a step over all ranks, instead of
+            ``batch_size``, ``shuffle``, ``order``, ``sampler`` and ``drop_last``.
         drop_last: What a last batch that is not full does: ``True`` drops it, ``False`` delivers it short, ``"pad"``
             fills it with the epoch's head, marked in ``batch.valid``.
         keep_digest: Sum a hash of every delivered row, see :attr:`Statistics.digest`.
@@ -70,9 +91,16 @@ class Loader(LoaderFacts):
         self,
         source: object,
         *,
-        batch_size: int,
+        batch_size: int | Omitted | None = OMITTED,
         global_batch_size: int | None = None,
         names: Sequence[str] | None = None,
+        collate: str | Callable[..., Any] = "stack",
+        ragged: Sequence[str] | None = None,
+        pad_id: int = 0,
+        pad_multiple: int = 8,
+        pad_length: int | None = None,
+        transforms: Any = None,
+        global_batch_on_resume: Literal["keep", "scale"] = "keep",
         device: Literal["auto", "cpu"] = "auto",
         mode: Literal["auto", "resident", "streaming"] = "auto",
         prefetch: Literal["auto"] | int = "auto",
@@ -81,26 +109,23 @@ class Loader(LoaderFacts):
         ram_max_usage: float = 0.50,
         check_purity: bool = True,
         seed: int = 42,
-        shuffle: bool = True,
-        drop_last: Literal[True, False, "pad"] = True,
+        shuffle: bool | None = None,
+        order: OrderName = "uniform",
+        augment: int = 1,
+        block_samples: int = 65_536,
+        pool_batches: int = 50,
+        lengths: Any = None,
+        weights: Any = None,
+        label_field: str = "label",
+        num_draws: int | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        drop_last: Literal[True, False, "pad"] | None = None,
         keep_digest: bool = False,
         context: RunContext | None = None,
     ) -> None:
-        self._config = check_section(
-            LoaderConfig,
-            "loader",
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            names=list(names) if isinstance(names, tuple) else names,
-            device=device,
-            mode=mode,
-            prefetch=prefetch,
-            readers=readers,
-            vram_max_usage=vram_max_usage,
-            ram_max_usage=ram_max_usage,
-            check_purity=check_purity,
-        )
-        self._sampling = check_section(SamplingConfig, "sampling", seed=seed, shuffle=shuffle, drop_last=drop_last)
+        given = {**locals(), "names": list(names) if isinstance(names, tuple) else names}
+        self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
         self._source = as_source(source)
         self._counters = Counters(
@@ -117,6 +142,7 @@ class Loader(LoaderFacts):
             self._source,
             self._config,
             self._sampling,
+            self._parts,
             global_batch=global_batch,
             context=self._context,
             keep_digest=self._counters.digest is not None,
@@ -172,6 +198,7 @@ class Loader(LoaderFacts):
             self._engine.pool,
             self._engine.stream,
             seed=self._sampling.seed,
+            has_repeats=self._engine.has_repeats,
             counters=self._counters,
             owner=self,
             on_step=self._passes.step_done,
@@ -205,36 +232,16 @@ class Loader(LoaderFacts):
         """
         cursor = Cursor.from_state(state)
         stream = self._engine.stream
-        cursor.check(order=stream.order_tag, source=stream.fingerprint, num_picks=self._engine.num_picks)
+        continued = continue_from(
+            cursor, stream, num_picks=self._engine.num_picks, rule=self._config.global_batch_on_resume
+        )
+        if continued.global_batch != stream.global_batch:
+            self._engine.require_global_batch(continued.global_batch)  # before anything is given up
         self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
-        if cursor.global_batch != stream.global_batch:
-            self._engine.require_global_batch(cursor.global_batch)  # before anything is given up
-            _log.warning(
-                "resuming with the saved global batch of %d; this run's config says %d",
-                cursor.global_batch,
-                stream.global_batch,
-            )
-            self._rebuild(cursor.global_batch)
+        if (continued.order_tag, continued.global_batch) != (stream.order_tag, stream.global_batch):
+            self._parts = replace(self._parts, bucket_rows=continued.bucket_rows)
+            self._rebuild(continued.global_batch)
         self._passes.load(self._engine.spot(cursor))
-
-    def parts(self) -> tuple[tuple[str, int, int], ...]:
-        """Return of each part of a mixture its name, its samples, and how many were handed out over the whole run.
-
-        Empty for any other source.
-        """
-        return self._engine.parts(self._passes.spot)
-
-    def require_epochs(self, num_epochs: int) -> None:
-        """Refuse more epochs than the source can serve: those that a mixture's ``max_epochs`` allow.
-
-        Raises:
-            SourceError: naming the part that runs out, and where.
-        """
-        self._engine.require_epochs(num_epochs)
-
-    def statistics(self) -> Statistics:
-        """Return what was handed out so far."""
-        return self._counters.snapshot()
 
     def close(self) -> None:
         """Stop every thread, give back memory and files. Batches that were handed out stay valid."""
@@ -247,3 +254,8 @@ class Loader(LoaderFacts):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ragged(name: str, collate: object, fields: Sequence[str] | None) -> bool | Sequence[str]:
+    """Return which fields of a user's dataset may be ragged: those named, or those that look so unless stacked."""
+    return list(fields) if fields is not None else name != "stack" or not isinstance(collate, str)

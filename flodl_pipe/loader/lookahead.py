@@ -2,22 +2,41 @@
 
 One call of a shuffle for a batch of 32 costs about 40 us, nearly all of it overhead; for 8,192 positions it is 15 ns
 each. Steps are therefore planned in chunks of about 8,192 rows, and the last three chunks are kept: readers ask in
-order.
+order. Steps of different sizes, which a batch sampler makes, are planned one by one: its order is a table.
 """
 
 import threading
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
 from flodl_pipe.arrays import IndexArray
-from flodl_pipe.sampling.orders import Order
-from flodl_pipe.sampling.steps import RankStep, Steps
+from flodl_pipe.sampling.orders import Order, samples_of
+from flodl_pipe.sampling.steps import EpochSteps, RankStep
 
-__all__ = ["Lookahead"]
+__all__ = ["Lookahead", "Rows"]
 
 _ROWS_AHEAD = 8192
 _CHUNKS_KEPT = 3
+
+
+@final
+class Rows(NamedTuple):
+    """What stands in some rows, each int64 of shape ``(rows,)``.
+
+    Attributes:
+        positions: Position of each row; at or beyond the epoch's end for padding.
+        samples: Sample of each row.
+        repeats: Which of its sample's appearances each row is.
+    """
+
+    positions: IndexArray
+    samples: IndexArray
+    repeats: IndexArray
+
+    def part(self, rows: slice) -> "Rows":
+        """Return some of the rows."""
+        return Rows(self.positions[rows], self.samples[rows], self.repeats[rows])
 
 
 @final
@@ -25,23 +44,25 @@ class Lookahead:
     """Positions and picks of this rank, step by step, from one place in an epoch on. Thread-safe.
 
     Args:
-        steps: The steps of the epoch, for this rank.
+        steps: The steps of an epoch, for this rank.
         order: The family of orders.
         epoch: Which epoch.
         position: Where step 0 begins.
         group_steps: Steps that are gathered together.
     """
 
-    def __init__(self, steps: Steps, order: Order, *, epoch: int, position: int, group_steps: int = 1) -> None:
+    def __init__(self, steps: EpochSteps, order: Order, *, epoch: int, position: int, group_steps: int = 1) -> None:
         self.epoch = epoch
         self.position = position
-        self.num_steps = steps.num_steps(position)
-        self._steps = steps
+        self._steps = steps.of_epoch(epoch)
+        self.num_steps = self._steps.num_steps(position)
+        self._family = order
         self._order = order.epoch(epoch)
         # Whole groups: the rest of a chunk would be a small one.
-        self.chunk_steps = max(1, _ROWS_AHEAD // steps.max_rows // group_steps) * group_steps
+        per_chunk = max(1, _ROWS_AHEAD // steps.max_rows // group_steps) * group_steps
+        self.chunk_steps = per_chunk if steps.is_even else 1
         self._lock = threading.Lock()
-        self._chunks: dict[int, tuple[IndexArray, IndexArray]] = {}
+        self._chunks: dict[int, Rows] = {}
 
     @property
     def last_is_short(self) -> bool:
@@ -52,18 +73,16 @@ class Lookahead:
         """Return what a step is, counted from where the pass begins."""
         return self._steps.step(step, self.position)
 
-    def rows(self, first_step: int, num_steps: int) -> tuple[IndexArray, IndexArray]:
-        """Return positions and picks of some steps' rows, each int64 of shape ``(rows,)``.
+    def rows(self, first_step: int, num_steps: int) -> Rows:
+        """Return what stands in some steps' rows.
 
         Positions beyond the epoch's end (padding) have the pick of the position they repeat. All steps asked for must
         lie in one chunk of :attr:`chunk_steps`.
         """
         chunk, offset = divmod(first_step, self.chunk_steps)
-        positions, picks = self._chunk(chunk)
         # Only the last step of an epoch may have another number of rows, so every offset before it is a multiple.
         rows_a_step = self._steps.max_rows
-        part = slice(offset * rows_a_step, (offset + num_steps) * rows_a_step)
-        return positions[part], picks[part]
+        return self._chunk(chunk).part(slice(offset * rows_a_step, (offset + num_steps) * rows_a_step))
 
     def prepare(self, step: int) -> None:
         """Plan the chunk after the one that ``step`` lies in, unless it is planned.
@@ -75,7 +94,7 @@ class Lookahead:
         if following * self.chunk_steps < self.num_steps and following not in self._chunks:
             self._chunk(following)
 
-    def _chunk(self, chunk: int) -> tuple[IndexArray, IndexArray]:
+    def _chunk(self, chunk: int) -> Rows:
         with self._lock:
             if chunk not in self._chunks:
                 while len(self._chunks) >= _CHUNKS_KEPT:
@@ -83,11 +102,12 @@ class Lookahead:
                 self._chunks[chunk] = self._plan(chunk * self.chunk_steps)
             return self._chunks[chunk]
 
-    def _plan(self, first: int) -> tuple[IndexArray, IndexArray]:
+    def _plan(self, first: int) -> Rows:
         last = min(first + self.chunk_steps, self.num_steps)
         begin, end = self.step(first), self.step(last - 1)
         num_full = last - first - 1
         starts = begin.start + self._steps.global_batch * np.arange(num_full, dtype=np.int64)
         full = (starts[:, None] + np.arange(begin.num_rows, dtype=np.int64)).ravel()
         positions = np.concatenate([full, np.arange(end.start, end.stop, dtype=np.int64)])
-        return positions, self._order.pick(positions % self._steps.num_picks)
+        within = positions % self._steps.num_picks
+        return Rows(positions, *samples_of(self._family, within, self._order.pick(within)))

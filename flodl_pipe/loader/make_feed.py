@@ -5,6 +5,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.loader.engine import Engine
 from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.stream_engine import StreamEngine
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
@@ -16,6 +17,7 @@ def make_feed(
     source: Source | Stream,
     config: LoaderConfig,
     sampling: SamplingConfig,
+    parts: Parts,
     *,
     global_batch: int,
     context: RunContext,
@@ -27,6 +29,7 @@ def make_feed(
         source: The samples.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
         global_batch: Rows of a step over all ranks.
         context: Rank and world size.
         keep_digest: Whether to hash delivered rows.
@@ -38,6 +41,6 @@ def make_feed(
     """
     if not isinstance(source, Source):
         return StreamEngine(
-            source, config, sampling, global_batch=global_batch, context=context, keep_digest=keep_digest
+            source, config, sampling, parts, global_batch=global_batch, context=context, keep_digest=keep_digest
         )
-    return Engine(source, config, sampling, global_batch=global_batch, context=context, keep_digest=keep_digest)
+    return Engine(source, config, sampling, parts, global_batch=global_batch, context=context, keep_digest=keep_digest)

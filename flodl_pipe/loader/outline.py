@@ -3,7 +3,7 @@
 An engine is built from its outline, and ``job=plan`` prints one, so the two cannot tell different stories.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from flodl_pipe.cluster.context import RunContext
@@ -11,7 +11,9 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.identity import StreamIdentity
-from flodl_pipe.loader.order import order_for
+from flodl_pipe.loader.making import Making
+from flodl_pipe.loader.order import held_by, order_and_steps
+from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.loader.slots import SlotLayout
@@ -20,7 +22,7 @@ from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
-from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
@@ -36,15 +38,17 @@ class Outline:
         order: Which pick stands at each position of an epoch.
         steps: How an epoch is cut into steps.
         stream: Identity of the stream.
-        layout: Where each delivered field of a step lies.
+        making: How delivered rows become batches.
+        layout: Where each field of a step lies.
         plan: Mode, ring, readers, and what they take.
         held_bytes: What the source itself holds in memory.
     """
 
     source: Source
     order: Order
-    steps: Steps
+    steps: EpochSteps
     stream: StreamIdentity
+    making: Making
     layout: SlotLayout
     plan: EnginePlan
     held_bytes: int
@@ -57,11 +61,17 @@ class Outline:
 
 def first_global_batch(config: LoaderConfig, context: RunContext) -> int:
     """Return the rows of a step over all ranks, for a run that starts anew."""
-    return config.global_batch_size or config.batch_size * context.world_size
+    return config.global_batch_size or (config.batch_size or 1) * context.world_size
 
 
 def outline_engine(
-    source: Source, config: LoaderConfig, sampling: SamplingConfig, *, global_batch: int, context: RunContext
+    source: Source,
+    config: LoaderConfig,
+    sampling: SamplingConfig,
+    parts: Parts,
+    *,
+    global_batch: int,
+    context: RunContext,
 ) -> Outline:
     """Work out how a source would be served here and now.
 
@@ -69,6 +79,7 @@ def outline_engine(
         source: The samples.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
         global_batch: Rows of a step over all ranks.
         context: Rank and world size.
 
@@ -80,9 +91,8 @@ def outline_engine(
     num_samples = len(source)
     if not num_samples:
         raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
-    order = order_for(source, sampling)
-    steps = Steps(order.num_picks, global_batch, sampling.drop_last, rank=context.rank, world_size=context.world_size)
-    layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
+    order, steps, making = order_and_steps(source, config, sampling, parts, global_batch=global_batch, context=context)
+    layout = SlotLayout(making.spec, steps.max_rows)
     sizes = Sizes(
         step_rows=steps.max_rows,
         num_steps=steps.num_steps(),
@@ -92,26 +102,37 @@ def outline_engine(
         tiers_off=source.tiers_off if isinstance(source, BundledSource) else None,
         thread_safe=source.thread_safe,
     )
-    source_bytes = source.held_bytes if isinstance(source, BundledSource) else 0
+    source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
     held_bytes = process_ledger().held_bytes + source_bytes
     memory = probe_host()
     share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
     knobs = Knobs(config.mode, config.prefetch, config.readers)
+    plan = plan_engine(
+        knobs,
+        sizes,
+        share=share,
+        held_bytes=held_bytes,
+        available_bytes=memory.available_bytes,
+        num_cpus=num_cpus(),
+    )
+    if making.is_apart or not steps.is_even:
+        # Batches that are made apart are made whole; steps of different sizes are read one by one.
+        plan = replace(plan, step_parts=1)
+    if not steps.is_even:
+        plan = replace(plan, group_steps=1, handover_group_steps=1)
     return Outline(
         source=source,
         order=order,
         steps=steps,
         stream=StreamIdentity(
-            source, order.tag, global_batch, mixing=order if isinstance(order, MixtureOrder) else None
+            source,
+            order.tag,
+            steps.global_batch,
+            mixing=order if isinstance(order, MixtureOrder) else None,
+            transforms=parts.chain.tag,
         ),
+        making=making,
         layout=layout,
-        plan=plan_engine(
-            knobs,
-            sizes,
-            share=share,
-            held_bytes=held_bytes,
-            available_bytes=memory.available_bytes,
-            num_cpus=num_cpus(),
-        ),
+        plan=plan,
         held_bytes=source_bytes,
     )

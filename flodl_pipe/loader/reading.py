@@ -36,6 +36,7 @@ class Reading:
         pool_lock: Guards the pool, which outlives a pass.
         ahead: Picks of the pass.
         pace: Times per step, kept from pass to pass.
+        is_apart: Whether batches are made apart, and need no slots.
         interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
         on_all_claimed: Called by each reader that finds nothing left to claim, unless the pass was stopped.
 
@@ -52,6 +53,7 @@ class Reading:
         ahead: Lookahead,
         pace: Pace,
         *,
+        is_apart: bool,
         interrupt: Callable[[], None],
         on_all_claimed: Callable[[], None],
     ) -> None:
@@ -62,6 +64,7 @@ class Reading:
         self._pool = pool
         self._pool_lock = pool_lock
         self._pace = pace
+        self._is_apart = is_apart
         self._interrupt = interrupt
         self._on_all_claimed = on_all_claimed
         self._process = os.getpid()
@@ -153,6 +156,8 @@ class Reading:
             self._fill(*claimed, by_loop=True)
 
     def _new_group(self, first_step: int, num_steps: int, num_parts: int) -> Group:
+        if self._is_apart:
+            return Group(first_step, num_steps, num_parts, [])
         with self._pool_lock:
             return Group(first_step, num_steps, num_parts, self._pool.take(num_steps))
 

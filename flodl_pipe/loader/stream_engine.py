@@ -3,14 +3,15 @@
 import logging
 import os
 import threading
-from typing import final
+from typing import NoReturn, final
 
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
-from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.errors import ConfigError, LoaderError, ResumeError
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.identity import Spot
+from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.stream_outline import outline_stream
 from flodl_pipe.loader.stream_reading import StreamReading
@@ -25,6 +26,8 @@ __all__ = ["StreamEngine"]
 
 _log = logging.getLogger("flodl_pipe")
 
+_NO_INDEX = "a stream has no samples by number; batch.pick_keys tells what a batch holds"
+
 
 @final
 class StreamEngine:
@@ -34,6 +37,7 @@ class StreamEngine:
         source: The data.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
         global_batch: Rows of a step over all ranks.
         context: Rank and world size.
         keep_digest: Whether to hash delivered rows.
@@ -48,19 +52,21 @@ class StreamEngine:
         source: Stream,
         config: LoaderConfig,
         sampling: SamplingConfig,
+        parts: Parts,
         *,
         global_batch: int,
         context: RunContext,
         keep_digest: bool,
     ) -> None:
-        outline = outline_stream(source, config, sampling, global_batch=global_batch, context=context)
+        outline = outline_stream(source, config, sampling, parts, global_batch=global_batch, context=context)
         self._source, self._sampling, self._context = source, sampling, context
-        self._turn_rows = outline.turn_rows
+        self._turn_rows, self._making = outline.turn_rows, outline.making
         self._keep_digest = keep_digest
         self.stream, self.plan = outline.stream, outline.plan
         estimate = source.num_samples_estimate
         self.num_samples: int | None = estimate
         self.num_picks: int | None = None
+        self.has_repeats = False
         self.num_batches: int | None = None if estimate is None else max(1, estimate // global_batch)
         self.max_rows = outline.layout.max_rows
         self._ledger = process_ledger()
@@ -134,6 +140,14 @@ class StreamEngine:
     def require_epochs(self, num_epochs: int) -> None:
         """Do nothing: a stream may be read again and again, or says itself that it cannot."""
 
+    def where(self, sample: int, epoch: int, repeat: int) -> NoReturn:
+        """Refuse: what stands where in a stream is known once it was read."""
+        raise LoaderError(f"sample {sample}, repeat {repeat}, of epoch {epoch} cannot be found: {_NO_INDEX}")
+
+    def what(self, epoch: int, step: int) -> NoReturn:
+        """Refuse: what stands where in a stream is known once it was read."""
+        raise LoaderError(f"step {step} of epoch {epoch} cannot be told beforehand: {_NO_INDEX}")
+
     def read(self, spot: Spot) -> StreamReading:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         self._source.check_unchanged()
@@ -157,7 +171,9 @@ class StreamEngine:
             begin,
             self.pool,
             self._pool_lock,
+            making=self._making,
             steps=self._steps(spot, self.stream.global_batch),
+            seed=self._sampling.seed,
             keep_digest=self._keep_digest,
         )
         return self._reading
@@ -184,8 +200,8 @@ class StreamEngine:
             self._sampling.drop_last,
             epoch=spot.epoch,
             position=spot.position,
-            rank=self._context.rank,
-            world_size=self._context.world_size,
+            context=self._context,
+            unit=self._making.unit,
         )
 
     def _count(self, epoch: int) -> tuple[int, ...]:

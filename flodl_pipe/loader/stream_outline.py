@@ -8,6 +8,8 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.making import Making, making_for
+from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.loader.stream_steps import StreamSteps
@@ -32,7 +34,8 @@ class StreamOutline:
         order_tag: What decides the order.
         turn_rows: Rows that a lane gives before the next one's turn.
         stream: Identity of the stream.
-        layout: Where each delivered field of a step lies.
+        making: How delivered rows become batches.
+        layout: Where each field of a step lies.
         plan: Ring and reader, and what they take.
     """
 
@@ -40,12 +43,19 @@ class StreamOutline:
     order_tag: str
     turn_rows: int
     stream: StreamIdentity
+    making: Making
     layout: SlotLayout
     plan: EnginePlan
 
 
 def outline_stream(
-    source: Stream, config: LoaderConfig, sampling: SamplingConfig, *, global_batch: int, context: RunContext
+    source: Stream,
+    config: LoaderConfig,
+    sampling: SamplingConfig,
+    parts: Parts,
+    *,
+    global_batch: int,
+    context: RunContext,
 ) -> StreamOutline:
     """Work out how a stream would be served here and now.
 
@@ -53,11 +63,13 @@ def outline_stream(
         source: The data.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
         global_batch: Rows of a step over all ranks.
         context: Rank and world size.
 
     Raises:
-        ConfigError: if there are more ranks than lanes, or ``drop_last`` is ``pad``.
+        ConfigError: if there are more ranks than lanes, ``drop_last`` is ``pad``, or the section asks for an order that
+            needs an index.
         StagingError: if the mode is forced to be resident, or memory would be refused.
     """
     if sampling.drop_last == "pad":
@@ -65,6 +77,7 @@ def outline_stream(
             "sampling.drop_last",
             "pad repeats the epoch's head, which a stream does not keep; use true or false",
         )
+    _refuse_orders(sampling)
     if config.mode == "resident":
         raise StagingError(f"loader.mode=resident, but {NO_TIERS}; use loader.mode=auto or streaming")
     if context.world_size > source.num_lanes:
@@ -73,10 +86,9 @@ def outline_stream(
             f"the stream has {source.num_lanes} logical shards (lanes), fewer than the {context.world_size} ranks, and "
             "each rank reads lanes of its own; give more files and set source.lanes, or start fewer ranks",
         )
-    steps = StreamSteps(
-        global_batch, sampling.drop_last, epoch=0, position=0, rank=context.rank, world_size=context.world_size
-    )
-    layout = SlotLayout(source.delivered.renamed(config.names), steps.max_rows)
+    making = making_for(source.delivered.renamed(config.names), parts, context.world_size)
+    steps = StreamSteps(global_batch, sampling.drop_last, epoch=0, position=0, context=context, unit=making.unit)
+    layout = SlotLayout(making.spec, steps.max_rows)
     estimate = source.num_samples_estimate
     sizes = Sizes(
         step_rows=steps.max_rows,
@@ -111,7 +123,25 @@ def outline_stream(
         source=source,
         order_tag=order_tag,
         turn_rows=-(-global_batch // source.num_lanes),
-        stream=StreamIdentity(source, order_tag, global_batch),
+        stream=StreamIdentity(source, order_tag, global_batch, transforms=parts.chain.tag),
+        making=making,
         layout=layout,
         plan=replace(plan, group_steps=1, handover_group_steps=1, step_parts=1),
     )
+
+
+def _refuse_orders(sampling: SamplingConfig) -> None:
+    """Refuse what needs samples by number."""
+    asked = {
+        "order": sampling.order != "uniform",
+        "augment": sampling.augment > 1,
+        "sampler": sampling.sampler is not None,
+        "batch_sampler": sampling.batch_sampler is not None,
+    }
+    for key, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError.at(
+                f"sampling.{key}",
+                f"{getattr(sampling, key)} needs samples by number, and a stream only comes in its order; leave it at "
+                "its default, or use a source with an index",
+            )

@@ -9,15 +9,19 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 import numpy as np
 
+from flodl_pipe.arrays import Array
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.digest import row_hashes
+from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
 from flodl_pipe.loader.groups import Group
+from flodl_pipe.loader.lookahead import Rows
+from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
@@ -40,7 +44,9 @@ class StreamReading:
             since it may count lanes.
         pool: The slots.
         pool_lock: Guards the pool, which outlives a pass.
+        making: How rows become a batch.
         steps: The steps of the pass.
+        seed: Run seed, for the keys of rows.
         keep_digest: Whether to hash the stored rows.
 
     Attributes:
@@ -56,15 +62,18 @@ class StreamReading:
         pool: SlotPool,
         pool_lock: contextlib.AbstractContextManager[object],
         *,
+        making: Making,
         steps: StreamSteps,
+        seed: int,
         keep_digest: bool,
     ) -> None:
         self.ahead = steps
         self.wait_s = 0.0
         self._plan, self._stream, self._begin = plan, stream, begin
         self._pool, self._pool_lock = pool, pool_lock
+        self._making, self._seed = making, seed
         self._keep_digest = keep_digest
-        self._names = list(zip(stream.delivered.names, pool.layout.spec.names, strict=True))
+        self._names = list(zip(stream.delivered.names, making.rows.names, strict=True))
         self._stored = stream.spec.empty(pool.layout.max_rows)
         self._sequence: StreamSequence | None = None
         self._held_back: Group | None = None
@@ -207,17 +216,43 @@ class StreamReading:
             if step is None:
                 return None
             positions, picks = positions[: step.num_rows], picks[: step.num_rows]
-        with self._pool_lock:
-            group = Group(number, 1, 0, self._pool.take(1))
-        group.positions, group.picks = positions, picks
+        what = Rows(positions, picks, np.zeros_like(picks))
         rows = {name: array[: step.num_rows] for name, array in stored.items()}
+        if self._making.is_apart:
+            group = Group(number, 1, 0, [])
+        else:
+            with self._pool_lock:
+                group = Group(number, 1, 0, self._pool.take(1))
+        group.rows = what
         if self._keep_digest:
-            repeats = np.zeros_like(picks)
             hashes = row_hashes(
-                rows.values(), epoch=self.ahead.epoch, positions=positions, samples=picks, repeats=repeats
+                rows.values(),
+                epoch=self.ahead.epoch,
+                positions=positions,
+                samples=what.samples,
+                repeats=what.repeats,
             )
             group.hash_sums[0] = hashes[: step.num_valid].sum(axis=0, dtype=np.uint64)
-        (run,) = group.runs
-        views = self._pool.layout.group_views(run, step.num_rows)
-        self._stream.deliver(rows, {own: views[shown][0] for own, shown in self._names})
+        self._make(group, what, rows)
         return group
+
+    def _make(self, group: Group, what: Rows, stored: Mapping[str, Array]) -> None:
+        """Make the batch of a group's one step."""
+        making, num_rows = self._making, len(what.samples)
+        keys = PickKeys(what.samples, what.repeats, self.ahead.epoch, self._seed)
+        if making.is_apart:
+            delivered = making.rows.empty(num_rows)
+            self._deliver(stored, delivered)
+            group.made[0] = making.make(dict(delivered), keys)
+            return
+        (run,) = group.runs
+        views = {name: view[0] for name, view in self._pool.layout.group_views(run, num_rows).items()}
+        if making.one_pass is None:
+            self._deliver(stored, views)
+            return
+        delivered = making.rows.empty(num_rows)
+        self._deliver(stored, delivered)
+        making.one_pass.apply(delivered, keys, views)
+
+    def _deliver(self, stored: Mapping[str, Array], views: Mapping[str, Array]) -> None:
+        self._stream.deliver(stored, {own: views[shown] for own, shown in self._names})

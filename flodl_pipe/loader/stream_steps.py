@@ -1,7 +1,9 @@
 """The steps of an epoch whose end is found on the way."""
 
+from functools import partial
 from typing import final
 
+from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sampling.steps import DropLast, RankStep, Steps
 
@@ -19,8 +21,8 @@ class StreamSteps:
         drop_last: The last-batch rule; not ``"pad"``, as nobody keeps the epoch's head.
         epoch: Which epoch.
         position: Where step 0 begins.
-        rank: This process.
-        world_size: Number of ranks.
+        context: Rank, world size and shares.
+        unit: Rows that are never cut apart.
     """
 
     def __init__(
@@ -30,14 +32,23 @@ class StreamSteps:
         *,
         epoch: int,
         position: int,
-        rank: int,
-        world_size: int,
+        context: RunContext,
+        unit: int = 1,
     ) -> None:
         self.epoch = epoch
         self._position = position
-        self._rule = global_batch, drop_last, rank, world_size
+        self._global_batch = global_batch
         # Endless first: its steps cannot be refused, whatever the epoch's length turns out to be.
-        self._steps = Steps(_ENDLESS, global_batch, drop_last, rank=rank, world_size=world_size)
+        self._cut = partial(
+            Steps,
+            global_batch=global_batch,
+            drop_last=drop_last,
+            rank=context.rank,
+            world_size=context.world_size,
+            ratios=context.ratios,
+            unit=unit,
+        )
+        self._steps = self._cut(_ENDLESS)
         self._num_steps = _ENDLESS
 
     @property
@@ -59,7 +70,7 @@ class StreamSteps:
         if step >= self._num_steps:
             return None, 0
         found = self.step(step)
-        begin = self._position + step * self._rule[0]
+        begin = self._position + step * self._global_batch
         return found, found.next_position - begin
 
     def end_at(self, num_positions: int) -> None:
@@ -71,6 +82,5 @@ class StreamSteps:
         """
         if not num_positions:
             raise SourceError("the stream has 0 rows, and a loader needs at least one")
-        global_batch, drop_last, rank, world_size = self._rule
-        self._steps = Steps(num_positions, global_batch, drop_last, rank=rank, world_size=world_size)
+        self._steps = self._cut(num_positions)
         self._num_steps = self._steps.num_steps(self._position)

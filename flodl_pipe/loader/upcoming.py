@@ -11,7 +11,7 @@ from typing import final
 
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.sampling.orders import Order
-from flodl_pipe.sampling.steps import Steps
+from flodl_pipe.sampling.steps import EpochSteps
 
 __all__ = ["Upcoming"]
 
@@ -25,7 +25,7 @@ class Upcoming:
         group_steps: Steps that are gathered together.
     """
 
-    def __init__(self, steps: Steps, *, group_steps: int) -> None:
+    def __init__(self, steps: EpochSteps, *, group_steps: int) -> None:
         self._steps = steps
         self._group_steps = group_steps
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and m
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from flodl_pipe.arrays import BoolArray
 from flodl_pipe.errors import ConfigError
 from flodl_pipe.sampling.shares import cut
 
-__all__ = ["DropLast", "RankStep", "Steps"]
+__all__ = ["DropLast", "EpochSteps", "RankStep", "Steps"]
 
 DropLast = Literal[True, False, "pad"]
 
@@ -53,6 +53,56 @@ class RankStep(NamedTuple):
         if self.num_valid == self.num_rows:
             return None
         return np.arange(self.num_rows) < self.num_valid
+
+
+class EpochSteps(Protocol):
+    """How the epochs of an order are cut into steps, for one rank."""
+
+    num_picks: int
+    """Positions in an epoch."""
+
+    global_batch: int
+    """Rows of a step over all ranks, the largest where they differ."""
+
+    drop_last: DropLast
+    """The last-batch rule; False where a batch sampler has its own."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all steps but the last have the same number of rows, at regular distances."""
+        ...
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows this rank ever gets in a step."""
+        ...
+
+    def of_epoch(self, epoch: int) -> "EpochSteps":
+        """Return the steps of an epoch; the methods below are about one epoch."""
+        ...
+
+    def of_rank(self, rank: int) -> "EpochSteps":
+        """Return the same steps as another rank has them."""
+        ...
+
+    def with_global_batch(self, global_batch: int) -> "EpochSteps":
+        """Return the steps of the same epochs and rank with another global batch.
+
+        Raises:
+            ConfigError: if there are none.
+        """
+        ...
+
+    def num_steps(self, position: int = 0) -> int:
+        """Return how many steps are left in the epoch from ``position`` on."""
+        ...
+
+    def step(self, index: int, position: int = 0) -> RankStep:
+        """Return this rank's part of the ``index``-th step counted from ``position``."""
+        ...
 
 
 @final

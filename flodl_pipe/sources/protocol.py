@@ -26,6 +26,7 @@ __all__ = [
     "HasArtifacts",
     "HasLengths",
     "HasPlanes",
+    "HasShards",
     "RaggedSource",
     "Source",
 ]
@@ -133,6 +134,15 @@ class HasLengths(Protocol):
 
     def lengths(self) -> IndexArray:
         """Return the length of each sample, int64, shape ``(N,)``."""
+        ...
+
+
+@runtime_checkable
+class HasShards(Protocol):
+    """A source whose samples lie in several files, or other runs that are cheap to read one after the other."""
+
+    def shard_starts(self) -> IndexArray:
+        """Return the first sample of each run, int64, rising from 0."""
         ...
 
 

@@ -154,6 +154,11 @@ class Records:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def shard_starts(self) -> IndexArray:
+        """Return the first record of each file that has one, int64."""
+        held = self._counts[self._counts > 0]
+        return np.cumsum(held) - held
+
     def read_into(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Read records into rows of ``out``; see :meth:`flodl_pipe.sources.protocol.Source.read_into`."""
         if not len(indices):

@@ -187,6 +187,9 @@ class TokenShards:
         """Paths of the shards that are too short for a window."""
         return tuple(self._blobs.names[shard] for shard in np.flatnonzero(self._windows.per_shard == 0).tolist())
 
+    def shard_starts(self) -> IndexArray:
+        return self._windows.shard_starts
+
     def __len__(self) -> int:
         return len(self._windows)
 

@@ -59,6 +59,12 @@ class Windows:
         return int(self.per_shard.sum())
 
     @property
+    def shard_starts(self) -> IndexArray:
+        """First window of each shard that has one, int64."""
+        held = self.per_shard[self.per_shard > 0]
+        return np.cumsum(held) - held
+
+    @property
     def gap_tokens(self) -> int:
         """Tokens between windows, where ``stride`` is longer than a window."""
         gap = max(self.stride - self.seq_len - 1, 0)

@@ -15,7 +15,7 @@ class Counted:
 
     def __init__(self, num_picks=100, last=1 << 60):
         self._order = UniformOrder(num_picks, 7)
-        self.num_picks, self.tag, self.last = num_picks, self._order.tag, last
+        self.num_picks, self.num_repeats, self.tag, self.last = num_picks, 1, self._order.tag, last
         self.made = []
 
     def epoch(self, epoch):
@@ -43,7 +43,7 @@ def test_what_was_made_ahead_is_taken_once(upcoming, order):
     assert order.made == [3]
     assert upcoming.take(order, 3, 0) is not first
     assert order.made == [3, 3]
-    np.testing.assert_array_equal(first.rows(0, 10)[1], order.epoch(3).at(0, 100))
+    np.testing.assert_array_equal(first.rows(0, 10).samples, order.epoch(3).at(0, 100))
 
 
 @pytest.mark.parametrize(("epoch", "position"), [(4, 0), (3, 10), (2, 0)])

@@ -1,0 +1,42 @@
+"""What a loader is made of beside its source and its sections: objects that no config can hold."""
+
+from dataclasses import dataclass, field
+from typing import final
+
+from flodl_pipe.arrays import Array, IndexArray
+from flodl_pipe.sampling.collate import Collate, make_collate
+from flodl_pipe.transforms.chain import Chain
+
+__all__ = ["Parts"]
+
+
+def _stack() -> Collate:
+    return make_collate("stack")
+
+
+@final
+@dataclass(frozen=True)
+class Parts:
+    """Arrays, samplers and functions that decide order and batches.
+
+    Attributes:
+        weights: Weight of each sample, for the weighted order, shape ``(N,)``.
+        lengths: Length of each sample, for the bucketed order, int64, shape ``(N,)``.
+        sampler: The user's sampler.
+        batch_sampler: The user's batch sampler.
+        shared: Objects that a sampler may hold, and that are not copied with it: the data set.
+        chain: The transforms.
+        collate: How rows become a batch.
+        passes_through: Whether samples are delivered one by one, without a batch axis.
+        bucket_rows: Rows of a batch of the bucketed order where a cursor says so; None: the global batch.
+    """
+
+    weights: Array | None = None
+    lengths: IndexArray | None = None
+    sampler: object | None = None
+    batch_sampler: object | None = None
+    shared: tuple[object, ...] = ()
+    chain: Chain = field(default_factory=lambda: Chain(()))
+    collate: Collate = field(default_factory=_stack)
+    passes_through: bool = False
+    bucket_rows: int | None = None
