@@ -98,7 +98,7 @@ class RandomErasing:
         _, height, width = check_image(field, _KIND)
         if field.dtype == "uint8" and not (self._value == int(self._value) and 0 <= self._value <= 255):
             raise TransformError(
-                f"{_KIND}: value {self._value!r} is no uint8, but the images of field {field.name!r} are; give a whole "
+                f"{_KIND}: value {self._value:g} is no uint8, but the images of field {field.name!r} are; give a whole "
                 "number 0 to 255, or put to_float before it"
             )
         return height, width
