@@ -7,8 +7,9 @@ read of it, a resumed run reads again what the first one read, and another numbe
 import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, IndexArray
+from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.errors import SourceError
-from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.protocol import RaggedSource, Source
 
 __all__ = ["require_pure"]
 
@@ -26,34 +27,59 @@ def require_pure(source: Source, indices: IndexArray) -> None:
         SourceError: if a sample differs; it names index and field, and says why that matters and what to do.
         Exception: what reading raises.
     """
-    count = len(indices)
-    rows = np.arange(count, dtype=np.int64)
-    first, second = source.spec.empty(count), source.spec.empty(count)
-    source.read_into(indices, rows, first)
-    source.read_into(indices[::-1].copy(), rows[::-1].copy(), second)
+    first, second = _read_twice(source, indices)
     for field in source.spec:
-        differs = _differing(first[field.name], second[field.name])
-        bad = np.flatnonzero(differs.any(axis=1))
-        if not len(bad):
+        found = _difference(field.name, first[field.name], second[field.name])
+        if found is None:
             continue
-        row = int(bad[0])
-        place = int(np.flatnonzero(differs[row])[0])
-        once, twice = (values[field.name][row].reshape(-1)[place].item() for values in (first, second))
-        many = int(differs[row].sum())
+        row, what = found
         raise SourceError(
-            f"sample {indices[row]} is not the same when it is read again: {many:,} of {differs.shape[1]:,} values of "
-            f"field {field.name!r} differ, the first was {once!r} and then {twice!r}. A source must give the same "
-            "bytes for the same index: random augmentation or changing state inside __getitem__ would be frozen by "
-            "whatever keeps samples in memory, and a resumed or differently divided run would not repeat it. Move it "
-            "out of the dataset, to a transform of the batch keyed by batch.pick_keys; do not change stored data in "
-            "place (copy it first). Sources that are random on purpose (source.pure=false) are not served yet; "
+            f"sample {indices[row]} is not the same when it is read again: {what}. A source must give the same bytes "
+            "for the same index: random augmentation or changing state inside __getitem__ would be frozen by whatever "
+            "keeps samples in memory, and a resumed or differently divided run would not repeat it. Move it out of the "
+            "dataset, to a transform of the batch keyed by batch.pick_keys; do not change stored data in place (copy "
+            "it first). Sources that are random on purpose (source.pure=false) are not served yet; "
             "loader.check_purity=false switches this check off"
         )
 
 
+def _read_twice(source: Source, indices: IndexArray) -> tuple[Columns, Columns]:
+    """Return samples as read in their order, and as read in the reverse one, both in their order."""
+    if isinstance(source, RaggedSource) and source.spec.is_ragged:
+        first = source.read_rows(indices)
+        back = np.arange(len(indices), dtype=np.int64)[::-1]
+        again = source.read_rows(indices[::-1].copy()).items()
+        return first, {name: rows.take(back) if isinstance(rows, Ragged) else rows[back] for name, rows in again}
+    count = len(indices)
+    rows = np.arange(count, dtype=np.int64)
+    once, twice = source.spec.empty(count), source.spec.empty(count)
+    source.read_into(indices, rows, once)
+    source.read_into(indices[::-1].copy(), rows[::-1].copy(), twice)
+    return dict(once), dict(twice)
+
+
+def _difference(name: str, first: Array | Ragged, second: Array | Ragged) -> tuple[int, str] | None:
+    """Return the first row of a field that differs, and how; None where none does."""
+    for row in range(len(first)):
+        one, two = (rows.row(row) if isinstance(rows, Ragged) else rows[row : row + 1] for rows in (first, second))
+        if len(one) != len(two):
+            return row, f"field {name!r} had length {len(one):,} and then {len(two):,}"
+        differs = _differing(one, two)
+        if differs.any():
+            return row, _how(name, differs, one, two)
+    return None
+
+
+def _how(name: str, differs: BoolArray, first: Array, second: Array) -> str:
+    place = int(np.flatnonzero(differs)[0])
+    once, twice = (values.reshape(-1)[place].item() for values in (first, second))
+    many = int(differs.sum())
+    return f"{many:,} of {len(differs):,} values of field {name!r} differ, the first was {once!r} and then {twice!r}"
+
+
 def _differing(first: Array, second: Array) -> BoolArray:
-    """Return which values differ in a bit, shape ``(K, values of a row)``."""
-    count, item = len(first), first.dtype.itemsize
-    one, two = (array.reshape(count, -1).view(np.uint8).reshape(count, -1, item) for array in (first, second))
-    differs: BoolArray = (one != two).any(axis=2)
+    """Return which of the values, one after the other, differ in a bit."""
+    item = first.dtype.itemsize
+    one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, item) for array in (first, second))
+    differs: BoolArray = (one != two).any(axis=1)
     return differs

@@ -94,3 +94,23 @@ def test_batch_datasets_are_checked_too():
 
     with pytest.raises(SourceError, match="field '0' differ"):
         require_pure(adapt(Batches()), np.arange(4))
+
+
+def ragged(make):
+    require_pure(adapt(Rows(make), ragged=["ids"]), np.array([0, 40, 99]))
+
+
+def test_ragged_rows_are_held_to_their_lengths_and_bytes():
+    ragged(lambda i: {"ids": np.arange(i % 7), "x": i})
+    ragged(lambda i: {"ids": np.full((i % 7, 2), np.nan), "x": i})
+    calls = itertools.count()
+
+    def of_any_length(index):
+        return {"ids": np.zeros(next(calls) if index == 40 else index % 7)}
+
+    with pytest.raises(SourceError, match=r"sample 40 .* field 'ids' had length \d+ and then \d+\. A source must"):
+        ragged(of_any_length)
+    with pytest.raises(SourceError, match=r"sample 40 .* 1 of 5 values of field 'ids' differ, the first was \d+ and"):
+        ragged(lambda i: {"ids": np.array([0] * (i % 7) if i != 40 else [0, 0, 0, 0, next(calls)], int)})
+    with pytest.raises(SourceError, match=r"sample 40 .* 1 of 1 values of field 'x' differ"):
+        ragged(lambda i: {"ids": np.arange(i % 7), "x": next(calls) if i == 40 else 0})
