@@ -23,6 +23,7 @@ from typing import Literal, final
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional
 
 from flodl_pipe.arrays import BoolArray, IndexArray
 from flodl_pipe.batch.batch import Batch
@@ -182,20 +183,23 @@ class RandomCrop:
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         pictures = _pictures(batch, self.field, "random_crop")
-        num_rows, channels, height, width = pictures.shape
+        num_rows, _, height, width = pictures.shape
         self._check_size(height, width)
-        device = pictures.device
-        places, inside = [], []
-        for starts, cut, length in zip(self.offsets(keys, height, width), self.size, (height, width), strict=True):
-            place = on_device(starts, device)[:, None] + torch.arange(cut, device=device) - self.padding
-            inside.append((place >= 0) & (place < length))
-            places.append(_reflected(place, length) if self.mode == "reflect" else place.clamp_(0, length - 1))
-        rows = torch.arange(num_rows, device=device)[:, None, None, None]
-        planes = torch.arange(channels, device=device)[:, None, None]
-        windows = pictures[rows, planes, places[0][:, None, :, None], places[1][:, None, None, :]]
-        if self.mode == "zero" and self.padding:
-            windows.masked_fill_(~(inside[0][:, None, :, None] & inside[1][:, None, None, :]), 0)
+        tops, lefts = (on_device(starts, pictures.device) for starts in self.offsets(keys, height, width))
+        # All windows of a picture as views of it, shape (B, C, places, places, h, w); of those, one is copied.
+        views = self._padded(pictures).unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)
+        windows = views[torch.arange(num_rows, device=pictures.device), :, tops, lefts]
         return with_tensors(batch, {self.field: windows})
+
+    def _padded(self, pictures: torch.Tensor) -> torch.Tensor:
+        if self.mode == "zero" or not self.padding:
+            return functional.pad(pictures, (self.padding,) * 4)
+        for axis in (2, 3):
+            # Torch's own reflection takes no bytes.
+            last = pictures.shape[axis] - 1
+            places = torch.arange(-self.padding, last + self.padding + 1, device=pictures.device)
+            pictures = pictures.index_select(axis, last - (last - places.abs()).abs())
+        return pictures
 
     def _check_size(self, height: int, width: int) -> None:
         padded = (height + 2 * self.padding, width + 2 * self.padding)
@@ -266,12 +270,8 @@ def drawn(keys: PickKeys, probability: float) -> BoolArray:
 
 
 def _flipped(pictures: torch.Tensor, rows: BoolArray, axis: int) -> torch.Tensor:
-    return torch.where(on_device(rows, pictures.device)[:, None, None, None], pictures.flip(axis), pictures)
-
-
-def _reflected(place: torch.Tensor, length: int) -> torch.Tensor:
-    """Return what places beyond ``0 .. length - 1`` mirror: -1 is 1, ``length`` is ``length - 2``."""
-    return (length - 1) - ((length - 1) - place.abs()).abs()
+    chosen = on_device(np.flatnonzero(rows), pictures.device)
+    return pictures.index_copy(0, chosen, pictures.index_select(0, chosen).flip(axis))
 
 
 def _pictures(batch: Batch, name: str, kind: str) -> torch.Tensor:

@@ -215,9 +215,13 @@ class FusedImagePass:
         """Fill this thread's block with padded pictures and return the whole block."""
         pad, height, width = self._pad, self._height, self._width
         inner = padded[: len(pictures), :, :height, pad : pad + width]
-        np.copyto(inner, pictures)
         if self._scales_before_crop:
+            np.copyto(inner, pictures)
             self._scale(inner)
+        else:
+            # Lines as single elements again: twice as fast.
+            line = f"V{width * padded.itemsize}"
+            np.copyto(inner.view(line), pictures.view(line))
         if self._is_reflected:
             filled = padded[: len(pictures)]
             filled[..., :pad] = filled[..., 2 * pad : pad : -1]
