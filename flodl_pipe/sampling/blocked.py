@@ -10,8 +10,8 @@
 While a block is being served, only its runs are read. A sample does not leave its block, so how well this mixes depends
 on how many runs a block has; ``docs/orders.md`` has figures.
 
-Everything is a function of ``(seed, epoch, position)``. Up to 65,536 positions a block is an exact shuffle of some 5
-ms, kept for the next positions of it; larger ones are computed index by index.
+Everything is a function of ``(seed, epoch, position)``. Up to 65,536 positions a block is an exact shuffle, computed at
+once in some 2 ms and kept for the next positions of it; larger ones are computed index by index.
 
 The values are pinned by golden tests; another algorithm needs another :data:`ALGORITHM`, which is part of the tag.
 
@@ -95,6 +95,11 @@ class BlockedOrder:
             f"blocked {ALGORITHM} {SHUFFLE} picks={self.num_picks}{augmented} block={block_samples} runs={runs} "
             f"seed={seed}"
         )
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held for the whole run: 8 for each run that was given. An epoch takes 24 more of each."""
+        return 0 if self._starts is None else self._starts.nbytes
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch; see :class:`flodl_pipe.sampling.orders.Order`."""

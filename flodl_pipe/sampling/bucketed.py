@@ -11,7 +11,7 @@ as many. The rest that fills no batch stands at the end: the last positions of t
 ``drop_last=true`` each sample is as likely to be left out as any other, long or short.
 
 A place is a function of ``(seed, epoch, position)``: a position tells its pool, and a pool is computed in one piece (50
-batches of 32: 0.2 ms) and kept for the next positions of it. Batches are cut at multiples of ``rows``, a constant of
+batches of 32: 0.1 ms) and kept for the next positions of it. Batches are cut at multiples of ``rows``, a constant of
 the order, so a run that is resumed with another global batch meets the same order, with batches that span two lengths.
 
 Holds 1 to 8 bytes a sample, as many as the longest length needs.

@@ -11,7 +11,7 @@ is the largest that certainly keeps the total of at most 2**62. Multiplying by p
 numbers is exact on every machine, whatever it adds up first, and so is the search: equal weights give equal draws
 everywhere. Rounding moves a weight by at most 1 in ``2**60`` of the total; a weight of 0 is never drawn.
 
-Costs 8 bytes a sample. A draw is a search in them: some 30 ns with 1,000 samples, 90 with 10**6, 400 with 10**7, where
+Costs 8 bytes a sample. A draw is a search in them: some 25 ns with 1,000 samples, 90 with 10**6, 440 with 10**7, where
 the running totals no longer fit the cache (2-core AMD EPYC, 2026-11-29, ``tests/benchmarks/order.py``).
 
 Shape letters: ``N`` samples, ``K`` positions asked for.

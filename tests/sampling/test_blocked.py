@@ -98,6 +98,8 @@ def test_empty_runs_and_one_run_for_all_are_runs():
     given, without = np.array([0, 0, 10, 10, 500, 750, 1000, 1000]), STARTS
     one, other = (BlockedOrder(1000, 42, block_samples=100, run_starts=starts) for starts in (given, without))
     assert one.tag == other.tag
+    assert one.held_bytes == 8 * 4
+    assert BlockedOrder(1000, 42).held_bytes == 0
     assert np.array_equal(one.epoch(0).at(0, 1000), other.epoch(0).at(0, 1000))
     whole = BlockedOrder(1000, 42, block_samples=100, run_starts=np.array([0])).epoch(0).at(0, 1000)
     assert np.array_equal(whole // 100, np.arange(1000) // 100)
