@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from flodl_pipe.config.base import StrictModel, fault, shown
 from flodl_pipe.config.callable_path import CallablePath
@@ -63,17 +63,28 @@ TransformConfig = Annotated[
 ]
 """One step."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
-def _names(value: Any) -> Any:
-    for name in value if isinstance(value, dict) else ():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise fault(f"{shown(name)} is not a name of a step: use letters, digits and _", at=[str(name)])
+def _name(value: Any) -> Any:
+    if not isinstance(value, str) or not re.fullmatch(_NAME, value):
+        raise fault(f"{shown(value)} is not a name of a step: use letters, digits and _")
     return value
 
 
-TransformsSection = Annotated[dict[str, TransformConfig], BeforeValidator(_names)]
+def _without_null(value: Any) -> Any:
+    """Leave out what is null: how a file takes back a step of a file before it."""
+    return {name: step for name, step in value.items() if step is not None} if isinstance(value, dict) else value
+
+
+StepName = Annotated[str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
+"""A name that a command line can say."""
+
+TransformsSection = Annotated[
+    dict[StepName, TransformConfig],
+    BeforeValidator(_without_null, json_schema_input_type=dict[StepName, TransformConfig | None]),
+    Field(json_schema_extra={"additionalProperties": False}),  # else editors let other names pass
+]
 """Name -> step."""
 
 

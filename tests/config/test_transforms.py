@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 from pydantic import Field, ValidationError
 
 from flodl_pipe.config.base import StrictModel
@@ -158,14 +159,26 @@ def test_what_a_kind_needs_is_said(kind):
 
 @pytest.mark.parametrize("name", ["a b", "a-b", "1st", "", "ä.b", "é"])
 def test_a_name_that_no_command_line_could_say_is_refused(name):
-    found = faults(**{name: {"kind": "shift"}})
+    found = faults(**{name: {"kind": "shift"}, "crop": {"kind": "random_crop", "size": 0}})
+    assert list(found) == [dotted(("transforms", name)), "transforms.crop.size"], "all faults are told at once"
     assert f"{name!r} is not a name of a step: use letters, digits and _" in next(iter(found.values()))
 
 
 def test_what_is_no_mapping_is_refused():
     with pytest.raises(ValidationError, match="valid dictionary"):
         Whole.model_validate({"transforms": [{"kind": "shift"}]}, strict=True)
-    assert list(faults(it=None)) == ["transforms.it"]
+    assert list(faults(it=3)) == ["transforms.it"]
+
+
+def test_null_takes_a_step_back():
+    assert list(read(crop={"kind": "random_crop", "size": 4}, flip=None)) == ["crop"]
+
+
+def test_the_schema_knows_kinds_names_and_null():
+    check = Draft7Validator(Whole.model_json_schema())
+    assert not list(check.iter_errors({"transforms": {"crop": {"kind": "random_crop", "size": [4, 5]}, "flip": None}}))
+    for wrong in ({"a b": None}, {"crop": {"kind": "random_crop", "size": 0}}, {"crop": {"kind": "crop"}}):
+        assert list(check.iter_errors({"transforms": wrong})), wrong
 
 
 # --- options and documentation ---------------------------------------------------------------------------------------
