@@ -144,6 +144,17 @@ def test_any_changed_byte_of_a_ragged_row_changes_its_hash_alone():
             assert np.flatnonzero(differs).tolist() == [row]
 
 
+def test_many_rows_are_hashed_as_few():
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 255, n, dtype=np.uint8) for n in (*rng.integers(0, 9000, 40), 200_000, 0, 0, 70_000, 0)]
+    index = np.arange(len(rows), dtype=np.int64)
+    whole = ragged_hashes(rows, "uint8")
+    for row in index.tolist():
+        one = index[row : row + 1]
+        (alone,) = row_hashes([Ragged.of([rows[row]])], epoch=0, positions=one, samples=one, repeats=one * 0)
+        assert alone.tolist() == whole[row].tolist()
+
+
 def test_ragged_and_fixed_fields_are_hashed_together():
     label = np.arange(3, dtype=np.int64)
     ids = Ragged.of([np.array(row, dtype=np.int32) for row in ([1, 2], [], [3])])
