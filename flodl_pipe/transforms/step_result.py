@@ -51,6 +51,13 @@ def checked(result: Any, step: str, given: Batch, spans: dict[str, Span]) -> Bat
                 f"transform {step!r} returned field {name!r} on device {tensor.device}, and the batch is on {device}; "
                 "make new tensors with device=batch[FIELD].device"
             )
+        if tensor.layout == torch.strided and any(
+            size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        ):
+            raise TransformError(
+                f"transform {step!r} returned field {name!r} {_shape(tensor)} expanded: several of its elements are one "
+                "in memory, so that it cannot be changed in place; return it with .contiguous()"
+            )
     _require_same_rows(result, step, given)
     _require_own_memory(result, step, spans)
     return given.with_fields(result.names, result.values())

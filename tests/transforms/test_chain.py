@@ -229,6 +229,12 @@ def test_fields_that_share_memory_are_refused(pair):
         as_chain({"mine": lambda batch, keys: batch.with_fields(("a", "b"), pair(batch["image"]))})(batch(), keys())
 
 
+def test_a_field_whose_elements_are_one_in_memory_is_refused():
+    with pytest.raises(TransformError, match=r"'image' \(4, 6\) expanded.*return it with \.contiguous\(\)"):
+        ran(with_image(lambda x: x[:, :1].expand(4, 6)))
+    assert ran(with_image(lambda x: x[:, :1].expand(4, 6).contiguous())).names == ("image", "label")
+
+
 def test_copies_and_empty_fields_share_nothing():
     def split(batch, keys):
         x = batch["image"]
