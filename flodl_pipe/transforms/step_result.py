@@ -55,7 +55,7 @@ def checked(result: Any, step: str, given: Batch, spans: dict[str, Span]) -> Bat
             size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
         ):
             raise TransformError(
-                f"transform {step!r} returned field {name!r} {_shape(tensor)} expanded: several of its elements are one "
+                f"transform {step!r} returned field {name!r} {_shape(tensor)} expanded: some of its elements are one "
                 "in memory, so that it cannot be changed in place; return it with .contiguous()"
             )
     _require_same_rows(result, step, given)
