@@ -15,12 +15,22 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
+from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.config.source_base import SubsetConfig
-from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.errors import ConfigError, LoaderError, SourceError
 from flodl_pipe.sources.delivery import delivery_of
 from flodl_pipe.sources.index_sets import IndexSet, compact, select
 from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
-from flodl_pipe.sources.protocol import BundledSource, Extents, Fact, Fingerprint, HasArtifacts, HasPlanes, Source
+from flodl_pipe.sources.protocol import (
+    BundledSource,
+    Extents,
+    Fact,
+    Fingerprint,
+    HasArtifacts,
+    HasPlanes,
+    RaggedSource,
+    Source,
+)
 from flodl_pipe.units import format_bytes, format_count
 
 __all__ = ["Subset", "SubsetExtents", "apply_subset"]
@@ -93,6 +103,14 @@ class Subset:
         """Deliver as the source does; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
         self._source.deliver(stored, out)
 
+    def read_rows(self, indices: IndexArray) -> Columns:
+        """Read ragged samples; see :meth:`flodl_pipe.sources.protocol.RaggedSource.read_rows`."""
+        return self._ragged().read_rows(_at(self._indices, indices))
+
+    def deliver_rows(self, stored: Columns) -> Columns:
+        """Deliver as the source does; see :meth:`flodl_pipe.sources.protocol.RaggedSource.deliver_rows`."""
+        return self._ragged().deliver_rows(stored)
+
     def buffers(self, num_rows: int) -> dict[str, Array]:
         """Return rows for :meth:`read_into`; see :meth:`flodl_pipe.sources.protocol.BundledSource.buffers`."""
         return self._bundled.buffers(num_rows) if self._bundled else self.spec.empty(num_rows)
@@ -129,6 +147,11 @@ class Subset:
         """Close the source's files; a later read opens them again."""
         if self._bundled:
             self._bundled.close()
+
+    def _ragged(self) -> RaggedSource:
+        if not isinstance(self._source, RaggedSource):
+            raise LoaderError(f"no field of {self.spec} is ragged; such samples are read by read_into")
+        return self._source
 
     def _count(self) -> str:
         return f"{format_count(len(self))} of {format_count(len(self._source))} samples"

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.errors import LoaderError, SourceError
+from flodl_pipe.sources.adapters import adapt
 from flodl_pipe.sources.protocol import BundledSource, HasLengths, RaggedSource
 from flodl_pipe.sources.ragged_source import RaggedRows
+from flodl_pipe.sources.subset import Subset
 
 
 def ragged(*rows, dtype="int64"):
@@ -184,3 +186,19 @@ OFFSETS = np.array([0, 2, 3])
 def test_what_is_no_set_of_ragged_rows_is_refused(fields, text):
     with pytest.raises(SourceError, match=text):
         RaggedRows(fields)
+
+
+def test_a_subset_reads_its_rows():
+    source, wanted = some()
+    for chosen in (range(10, 30), np.array([3, 4, 20, 49])):
+        subset = Subset(source, chosen)
+        assert isinstance(subset, RaggedSource)
+        picks = np.array([2, 0, 2])
+        found = subset.deliver_rows(subset.read_rows(picks))
+        equal(found, wanted, np.asarray(chosen)[picks])
+        with pytest.raises(IndexError):
+            subset.read_rows(np.array([len(chosen)]))
+        with pytest.raises(LoaderError, match="read_rows"):
+            subset.buffers(3)
+    with pytest.raises(LoaderError, match=r"no field of .* is ragged; such samples are read by read_into"):
+        Subset(adapt(np.arange(5)), range(2)).read_rows(np.array([0]))
