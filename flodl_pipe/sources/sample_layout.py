@@ -131,7 +131,10 @@ class SampleLayout:
             SourceError: if it is not like the first sample.
         """
         for field, dtype, value in zip(self.spec, self._dtypes, self._values(sample, index), strict=True):
-            array = _array(value, self.place(index, field), self.owner, may_be_empty=True)
+            try:
+                array = as_array(value, may_be_empty=True)
+            except RefusedValueError:
+                array = _array(value, self.place(index, field), self.owner, may_be_empty=True)  # raises with the place
             if array.dtype != dtype and native(array.dtype) != dtype:
                 raise self._wrong_dtype(index, field, array)
             yield array
