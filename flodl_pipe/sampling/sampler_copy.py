@@ -1,8 +1,8 @@
 """Copies of a user's sampler: one kept from the start, one more for every reading, so that nothing of his is advanced.
 
 A copy is deep, but for the data a sampler holds, which is shared: a torch ``Dataset`` wherever it is kept, what torch's
-own samplers were given as data, and what the caller names. Everything else that a sampler may change while it is read
-(index lists, counters, generators) is the copy's own.
+own samplers were given as data, arrays that nobody may write to, and what the caller names. Everything else that a
+sampler may change while it is read (index lists, counters, generators) is the copy's own.
 """
 
 import copy
@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch.utils.data import (
     Dataset,
@@ -68,7 +69,8 @@ class SamplerCopies:
             )
             raise fail(message) from error
         for part in parts:
-            if isinstance(part, Sampler) and isinstance(part, _HasReplicas) and part.num_replicas > 1:
+            is_sampler = isinstance(part, Sampler) or part is self._kept
+            if is_sampler and isinstance(part, _HasReplicas) and part.num_replicas > 1:
                 raise fail(
                     f"a {type(part).__qualname__} of {part.num_replicas} replicas gives one rank's share of the "
                     "samples, and here every step is dealt out among the ranks anyway: each sample would be shared "
@@ -144,7 +146,7 @@ def _data_of(sampler: object, shared: Sequence[object]) -> list[object]:
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if isinstance(holder, Dataset):
+        if isinstance(holder, Dataset) or (isinstance(holder, np.ndarray) and not holder.flags.writeable):
             data.append(holder)
             continue
         if isinstance(holder, RandomSampler | SequentialSampler | DistributedSampler):

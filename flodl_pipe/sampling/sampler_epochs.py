@@ -21,7 +21,7 @@ import torch
 from flodl_pipe.errors import ConfigError, LoaderError
 from flodl_pipe.sampling.sampler_copy import SamplerCopies, SamplerCopy
 from flodl_pipe.sampling.sampler_indices import EpochIndices, Reading, read_batches, read_indices
-from flodl_pipe.sampling.sampler_randomness import global_states_set, same_states, states_now
+from flodl_pipe.sampling.sampler_randomness import ALGORITHM, global_states_set, same_states, states_now
 from flodl_pipe.units import format_count
 
 __all__ = ["SamplerEpochs"]
@@ -85,7 +85,8 @@ class SamplerEpochs:
             digest.update(array.astype("<i8", copy=False).data)
         batches = f" batches={self.num_batches}" if batched else ""
         self.identity = (
-            f"{self._name} samples={num_samples} picks={self.num_picks}{batches} seed={seed} first={digest.hexdigest()}"
+            f"{ALGORITHM} {self._name} samples={num_samples} picks={self.num_picks}{batches} seed={seed} "
+            f"first={digest.hexdigest()}"
         )
 
     def read(self, epoch: int) -> EpochIndices:

@@ -1,8 +1,9 @@
 """What a user's sampler yields, read into one array and checked: integers, in range, not empty, not without end.
 
 Python and NumPy integers, tensors and arrays of one integer, or integer tensors and arrays as a whole are indices;
-truth values and floats are not, for both would be taken for one in silence. Python lists are checked by the set of
-types in a chunk, about 40 ns an index.
+truth values and floats are not, for both would be taken for one in silence. A chunk of plain integers is known by the
+set of its types and taken as a whole, so that reading a sampler of torch's takes little more than iterating over it
+(``tests/benchmarks/samplers.py``).
 """
 
 import itertools
@@ -18,10 +19,12 @@ from flodl_pipe.units import format_count
 
 __all__ = ["EpochIndices", "Reading", "read_batches", "read_indices"]
 
-_CHUNK = 65_536
+# Few enough that what a sampler made for them, tensors for example, does not keep the garbage collector busy.
+_CHUNK = 4096
 _LEAST_BOUND = 1 << 20
 _BOUND_FACTOR = 16
 _INT64 = range(-(1 << 63), 1 << 63)
+_INTEGER_TENSORS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @final
@@ -196,7 +199,8 @@ def _integers(
     values: "list[Any] | tuple[Any, ...] | range", place: Callable[[int], str], reading: Reading
 ) -> IndexArray:
     """Return what stands in a list as int64."""
-    if isinstance(values, range) or set(map(type, values)) == {int}:
+    kinds = {int} if isinstance(values, range) else set(map(type, values))
+    if all(issubclass(kind, int | np.signedinteger) and kind is not bool for kind in kinds):
         try:
             return np.array(values, dtype=np.int64)
         except OverflowError:
@@ -205,6 +209,8 @@ def _integers(
 
 
 def _integer(value: object, place: Callable[[int], str], row: int, reading: Reading) -> int:
+    if isinstance(value, torch.Tensor) and not value.ndim and value.dtype in _INTEGER_TENSORS:
+        return int(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
         if number not in _INT64:

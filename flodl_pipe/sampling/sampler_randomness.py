@@ -20,7 +20,18 @@ import torch
 
 from flodl_pipe.keyed.absorb import absorb
 
-__all__ = ["GlobalDraws", "KeptGenerator", "global_states_set", "kept_generator", "same_states", "states_now"]
+__all__ = [
+    "ALGORITHM",
+    "GlobalDraws",
+    "KeptGenerator",
+    "global_states_set",
+    "kept_generator",
+    "same_states",
+    "states_now",
+]
+
+ALGORITHM = "s64v1"
+"""Name of the keys that generators are set by; part of every cursor."""
 
 _KEPT_DOMAIN, _GLOBAL_DOMAIN = 0x5A4B, 0x5A4C
 _GLOBAL_STATES = threading.RLock()  # there is one set of global states in a process, whoever reads a sampler
