@@ -81,6 +81,9 @@ class LoaderConfig(StrictModel):
     pad_length: Count | None = None
     """The padded length; null: the longest row of the batch, rounded up to `pad_multiple`."""
 
+    labels_from: str | None = None
+    """With `collate: pad`, add `labels`: the ids of this field, and -100 where it was filled up; null: add none."""
+
     global_batch_on_resume: Literal["keep", "scale"] = "keep"
     """What a resumed run does where its own global batch is another than the saved one: keep the saved one, or scale
     to its own."""

@@ -107,7 +107,11 @@ def split_arguments(
         shared=tuple(shared),
         chain=as_chain(transforms),
         collate=make_collate(
-            collate, pad_id=config.pad_id, pad_multiple=config.pad_multiple, pad_length=config.pad_length
+            collate,
+            pad_id=config.pad_id,
+            pad_multiple=config.pad_multiple,
+            pad_length=config.pad_length,
+            labels_from=config.labels_from,
         ),
         passes_through=size is None,
     )

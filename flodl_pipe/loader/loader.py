@@ -52,6 +52,7 @@ class Loader(LoaderFacts):
         pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
+        labels_from: With ``"pad"``, add ``labels``: the ids of this field, and -100 where it was filled up.
         transforms: What is done to batches: a callable ``(batch, keys)``, a sequence or a dict of them; see
             :class:`flodl_pipe.Transform`.
         global_batch_on_resume: ``"keep"`` the saved global batch, or ``"scale"`` to this run's own.
@@ -99,6 +100,7 @@ class Loader(LoaderFacts):
         pad_id: int = 0,
         pad_multiple: int = 8,
         pad_length: int | None = None,
+        labels_from: str | None = None,
         transforms: Any = None,
         global_batch_on_resume: Literal["keep", "scale"] = "keep",
         device: Literal["auto", "cpu"] = "auto",
@@ -124,10 +126,11 @@ class Loader(LoaderFacts):
         keep_digest: bool = False,
         context: RunContext | None = None,
     ) -> None:
+        # Every keyword is a key of a section or one of its parts, under its own name.
         given = {**locals(), "names": list(names) if isinstance(names, tuple) else names}
         self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
-        self._source = as_source(source)
+        self._source = as_source(source, ragged=_ragged(collate, batch_size, ragged))
         self._counters = Counters(
             self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
         )
@@ -256,6 +259,6 @@ class Loader(LoaderFacts):
         self.close()
 
 
-def _ragged(name: str, collate: object, fields: Sequence[str] | None) -> bool | Sequence[str]:
+def _ragged(collate: object, batch_size: object, fields: Sequence[str] | None) -> bool | Sequence[str]:
     """Return which fields of a user's dataset may be ragged: those named, or those that look so unless stacked."""
-    return list(fields) if fields is not None else name != "stack" or not isinstance(collate, str)
+    return (collate != "stack" or batch_size is None) if fields is None else list(fields)

@@ -100,7 +100,7 @@ def making_for(rows: SampleSpec, parts: Parts, world_size: int = 1) -> Making:
                 f"a transform of scope '{chain.scope}' looks at several rows, and loader.batch_size=null delivers one "
                 "sample at a time; set a batch size, or take the transform out",
             )
-        return Making(rows, rows, parts, None, is_apart=True)
+        return Making(rows, _as_if_fixed(rows), parts, None, is_apart=True)
     parts.collate.check(rows)
     collated = parts.collate.output(rows)
     if collated is not None and collated == rows and not rows.is_ragged:
