@@ -203,6 +203,12 @@ def _check(parts: Mapping[str, Source], schedule: Sequence[Weights], block: int)
     for part_name, part in parts.items():
         if not len(part):
             raise SourceError(f"part '{part_name}' of the mixture has 0 samples; leave it out, or give it data")
+        if part.spec.is_ragged:
+            raise ConfigError.at(
+                f"source.parts.{part_name}.source",
+                f"has samples of different lengths ({part.spec}), and the parts of a mixture have one size; pad them in "
+                "the dataset, or cut them into windows of one length",
+            )
         ordering = part.ordering if isinstance(part, BundledSource) else None
         if isinstance(ordering, Mixed):
             raise ConfigError.at(

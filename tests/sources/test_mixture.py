@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.config.proportions import exact
 from flodl_pipe.config.source_base import SubsetConfig
@@ -19,6 +20,7 @@ from flodl_pipe.sources.joined_extents import JoinedExtents
 from flodl_pipe.sources.mixture import PART_FIELD, Mixture
 from flodl_pipe.sources.ordering import Drawn, Mixed, MixedPart, Weights
 from flodl_pipe.sources.protocol import BundledSource, Fact
+from flodl_pipe.sources.ragged_source import RaggedRows
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.subset import Subset, apply_subset
 from flodl_pipe.sources.tokens import TokenShards
@@ -356,3 +358,9 @@ class Shifted(Indexed):
     def read_into(self, indices: Any, rows: Any, out: Any) -> None:
         super().read_into(indices, rows, out)
         out["id"][rows] += 5000
+
+
+def test_parts_of_different_lengths_are_refused_when_the_mixture_is_made():
+    rows = RaggedRows({"ids": Ragged.of([np.arange(3), np.arange(5)])})
+    with pytest.raises(ConfigError, match="samples of different lengths"):
+        Mixture({"a": rows, "b": rows}, HALF, block=10)
