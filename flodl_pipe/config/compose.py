@@ -36,7 +36,7 @@ __all__ = ["instantiate_engine", "load_config", "run_folder", "run_hydra"]
 log = logging.getLogger("flodl_pipe")
 
 # Jobs that leave no run folder behind, and how they log. So those that only print work where nothing can be written.
-_PRINTING = {"fetch": "stdout", "plan": "stdout", "schema": "none"}
+_PRINTING = {"digest": "stdout", "fetch": "stdout", "plan": "stdout", "schema": "none", "verify": "stdout"}
 
 _warned: set[Path] = set()
 

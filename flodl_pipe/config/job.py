@@ -1,13 +1,14 @@
 """Section ``job``: what to do with the pipeline. One model per ``kind``, chosen by ``job=KIND``."""
 
+import re
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from flodl_pipe.config.base import Count, LocalPath, StrictModel, fault, shown
+from flodl_pipe.config.base import MAX_COUNT, Count, LocalPath, NonNegative, Seed, StrictModel, fault, shown
 
-__all__ = ["FetchJob", "JobConfig", "KnownSetName", "PlanJob", "RunJob", "SchemaJob"]
+__all__ = ["DigestJob", "FetchJob", "JobConfig", "KnownSetName", "PlanJob", "RunJob", "SchemaJob", "VerifyJob"]
 
 KnownSetName = Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "shakespeare"]
 """A data set that can be downloaded."""
@@ -111,5 +112,102 @@ class SchemaJob(StrictModel):
     """Schema."""
 
 
-JobConfig = Annotated[RunJob | PlanJob | FetchJob | SchemaJob, Field(discriminator="kind")]
+def _digest(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]{32}", value):
+        return value.lower()
+    hint = (
+        "; put quotes inside the quotes, '\"0123...\"', where it reads as a number"
+        if not isinstance(value, str)
+        else ""
+    )
+    raise fault(f"must be a digest, 32 hexadecimal digits as job=digest prints them, got {shown(value)}{hint}")
+
+
+DigestText = Annotated[str, BeforeValidator(_digest, json_schema_input_type=str)]
+"""A digest as text."""
+
+
+class DigestJob(StrictModel):
+    """Go through the data and print a digest of everything that was delivered."""
+
+    kind: Literal["digest"] = "digest"
+    """Digest."""
+
+    epochs: Count = 1
+    """Passes over the data."""
+
+    max_steps: Count | None = None
+    """Stop after this many steps; null: no limit."""
+
+    resume: LocalPath | None = None
+    """Save file of a run: digest what comes after it. `epochs` and `max_steps` count from that run's start."""
+
+    rank: NonNegative = 0
+    """Which rank's part of each step to read."""
+
+    world_size: Count = 1
+    """Ranks that share each step."""
+
+    add: list[DigestText] = Field(default=[])
+    """Digests of other parts, to be added to this one."""
+
+    expect: DigestText | None = None
+    """What the digest (the sum, where `add` names others) has to be; any other ends with exit status 1."""
+
+    @model_validator(mode="after")
+    def _rank_of_the_world(self) -> "DigestJob":
+        if self.rank >= self.world_size:
+            raise fault(
+                f"must be below world_size={self.world_size}, got {self.rank}: ranks are counted from 0", at=["rank"]
+            )
+        return self
+
+
+def _limit(value: Any) -> Any:
+    words = ("auto", None)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value in words or (number and 0 < value <= MAX_COUNT):
+        return value if value in words else float(value)
+    raise fault(f"must be 'auto', null or a number above 0, got {shown(value)}")
+
+
+def _combinations(value: Any) -> Any:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if number == "all" or (type(number) is int and 1 <= number <= MAX_COUNT):
+        return number
+    raise fault(f"must be 'all' or an integer of at least 1, got {shown(value)}")
+
+
+class VerifyJob(StrictModel):
+    """Prove that the stream is the same however it is read: modes, readers, world sizes, shares, interruptions."""
+
+    kind: Literal["verify"] = "verify"
+    """Verify."""
+
+    epochs: Count = 2
+    """Passes over the data, in each combination."""
+
+    max_steps: Count | None = 64
+    """Steps of a combination at most; null: no limit."""
+
+    max_combinations: Annotated[
+        Literal["all"] | int,
+        BeforeValidator(_combinations, json_schema_input_type=Literal["all"] | Annotated[int, Field(ge=1)]),
+    ] = 200
+    """How many combinations to run, chosen by `choice`; `all`: the whole matrix."""
+
+    max_s: Annotated[
+        Literal["auto"] | float | None,
+        BeforeValidator(_limit, json_schema_input_type=Literal["auto"] | Annotated[float, Field(gt=0)] | None),
+    ] = "auto"
+    """Seconds after which no further combination begins; null: no limit; auto: 120, no limit with `all`."""
+
+    read_all: bool = True
+    """Read every byte of the data, twice, for its fingerprint, and every sample once, to check ids and labels."""
+
+    choice: Seed = 0
+    """Another number is another choice of combinations and of steps at which they are interrupted."""
+
+
+JobConfig = Annotated[RunJob | PlanJob | FetchJob | SchemaJob | DigestJob | VerifyJob, Field(discriminator="kind")]
 """The section, told apart by ``kind``."""

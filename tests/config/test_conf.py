@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import FetchJob, PlanJob, RunJob, SchemaJob
+from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.places import conf_dir, recipe_dirs, recipe_names
@@ -45,6 +45,8 @@ OPTIONS = {
     "job/plan": PlanJob,
     "job/schema": SchemaJob,
     "job/fetch": FetchJob,
+    "job/digest": DigestJob,
+    "job/verify": VerifyJob,
 }
 RECIPES = sorted(recipe_dirs()[-1][1].glob("*.yaml"))
 

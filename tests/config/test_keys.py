@@ -24,7 +24,9 @@ def test_a_location_loses_its_kinds_and_nothing_else(loc, key, owner):
 def test_keys_are_spelled_as_in_yaml():
     assert "engine" in key_names(Config)
     assert key_names(children(Config, "engine")[0]) == ["_target_"]
-    assert {model.__name__ for model in children(Config, "job")} == {"RunJob", "PlanJob", "SchemaJob", "FetchJob"}
+    assert {model.__name__ for model in children(Config, "job")} == {
+        *("RunJob", "PlanJob", "SchemaJob", "FetchJob", "DigestJob", "VerifyJob")
+    }
 
 
 def test_dotted_and_parse_are_inverse():

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import FetchJob, PlanJob, RunJob, SchemaJob
+from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import children, key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
@@ -53,6 +53,7 @@ SECTIONS = {
     "stream": (of("stream", "source.seq_len=8"), "source", StreamConfig),
     "mixture": (of("mixture", f"source.parts={{a: {PART}, b: {PART}}}"), "source", MixtureConfig),
     "custom": (of("custom", "source.factory=a:b"), "source", CustomConfig),
+    "digest": ((*TOKENS, "job=digest"), "job", DigestJob),
     "fetch": ((*TOKENS, "job=fetch"), "job", FetchJob),
     "root": (TOKENS, "", Config),
     "token_shards": (TOKENS, "source", TokenShardsConfig),
@@ -64,6 +65,7 @@ SECTIONS = {
     "run": ((*TOKENS, "job=run"), "job", RunJob),
     "plan": ((*TOKENS, "job=plan"), "job", PlanJob),
     "schema": ((*TOKENS, "job=schema"), "job", SchemaJob),
+    "verify": ((*TOKENS, "job=verify"), "job", VerifyJob),
     "engine": (TOKENS, "engine", EngineConfig),
 }
 

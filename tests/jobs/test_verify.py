@@ -1,0 +1,334 @@
+"""That ``job=verify`` passes what is right, and finds and locates what is not."""
+
+import itertools
+import logging
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.job import VerifyJob
+from flodl_pipe.config.places import recipe_dirs
+from flodl_pipe.errors import ClusterError
+from flodl_pipe.jobs import digest, verify_ranks
+from flodl_pipe.jobs.verify import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if file.stem != "remote_shards")
+JOB = ("job=verify", "reports.progress=false")
+
+
+@pytest.fixture
+def verify(table, config):
+    """Run the job on 124 windows of tokens, 31 steps of 8; returns the printed rows."""
+    words = (*JOB, "loader.batch_size=8", "job.max_combinations=8")
+    return lambda *overrides: table(main, config(*words, *overrides))[1]
+
+
+@pytest.fixture
+def found(config, capsys):
+    """Run the job, which must end with status 1; returns what it says on standard error."""
+
+    def run(*overrides):
+        with pytest.raises(SystemExit) as stop:
+            main(config(*JOB, "loader.batch_size=8", "job.max_combinations=60", *overrides))
+        assert stop.value.code == 1
+        return capsys.readouterr().err
+
+    return run
+
+
+class Altered:
+    """A loader whose batches, states or digests are changed on the way out."""
+
+    def __init__(self, loader, batch=None, state=None, statistics=None, num_batches=None):
+        self._loader, self._batch, self._state, self._statistics = loader, batch, state, statistics
+        self._num_batches = num_batches
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._loader.close()
+
+    def __iter__(self):
+        return (self._batch(b) if self._batch else b for b in itertools.islice(self._loader, self._num_batches))
+
+    def load_state_dict(self, state):
+        self._loader.load_state_dict(self._state(state) if self._state else state)
+
+    def statistics(self):
+        counted = self._loader.statistics()
+        return self._statistics(counted) if self._statistics else counted
+
+
+@pytest.fixture
+def alter(monkeypatch):
+    """Have the loaders that a rule chooses altered: ``rule(config, context) -> dict of changes, or None``."""
+    build = verify_ranks.build_loader
+
+    def alter(rule):
+        def built(cfg, *, keep_digest=False, context):
+            changes = rule(cfg, context)
+            loader = build(cfg, keep_digest=keep_digest, context=context)
+            return loader if changes is None else Altered(loader, **changes)
+
+        monkeypatch.setattr(verify_ranks, "build_loader", built)
+
+    return alter
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_passes(recipe, table, tmp_path, monkeypatch):
+    shutil.copy(EXAMPLES / "squares.py", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = (
+        recipe,
+        *(["allow_import=[squares]"] if recipe == "custom" else []),
+        "job.max_steps=6",
+        "reports.progress=false",
+    )
+    try:
+        _, printed = table(main, load_config(*words, "job=verify", "job.max_combinations=4"))
+        _, wanted = table(digest.main, load_config(*words, "job=digest"))
+    finally:
+        sys.modules.pop("squares", None)
+    assert printed["hash"].split()[0] == wanted["digest"]
+    assert printed["combinations"].startswith("4 of 1,080")
+
+
+def test_what_was_run_is_told(verify):
+    printed = verify("job.max_combinations=30", "job.epochs=2", "loader.batch_size=16")
+    assert printed["combinations"].startswith("30 of 1,080; built anew ")
+    assert printed["steps"] == "14 steps of 2 epochs, 2 ends of an epoch among them"
+    assert "resident: " in printed["modes"]
+    assert printed["readers"].split(": ")[0] == "0"
+    assert [part.split(":")[0] for part in printed["world sizes"].split(", ")] == ["1", "2", "3", "5", "8"]
+    assert printed["1,050"].startswith("not chosen, job.max_combinations=30")
+    assert len(printed["hash"].split()[0]) == len(printed["batches"].split()[0]) == 32
+
+
+def test_a_long_epoch_is_said_not_to_reach_its_end(verify):
+    printed = verify("job.max_steps=5")
+    assert printed["steps"].startswith("5 steps of the first epoch, no end of an epoch among them (job.max_steps=5;")
+
+
+@pytest.mark.parametrize("drop_last", ["true", "false", "pad"])
+def test_every_last_batch_passes(verify, drop_last):
+    same = (f"sampling.drop_last={drop_last}", "loader.batch_size=11", "job.max_combinations=25")
+    assert "hash" in verify(*same)
+
+
+def test_the_hash_is_one_for_every_choice(verify):
+    once, again = verify(), verify("job.choice=1")
+    assert (once["hash"], once["batches"]) == (again["hash"], again["batches"])
+    assert once["hash"] != verify("sampling.seed=1")["hash"]
+
+
+def test_what_cannot_be_run_is_told_with_its_reason(verify):
+    printed = verify("loader.batch_size=4", "job.max_combinations=5")
+    assert printed["240"].startswith("loader.global_batch_size: the global batch of 4 is smaller than the 8 ranks")
+
+
+def test_a_stream_is_never_resident(table):
+    words = ("text_stream", *JOB, "job.max_steps=2", "job.max_combinations=3", "job.read_all=false")
+    _, printed = table(main, load_config(*words))
+    assert printed["540"].startswith("loader.mode=resident, but a stream has no index")
+    assert printed["modes"] == "streaming: 3"
+    assert "lanes are the same when read again" in printed["purity"]
+
+
+def test_no_time_is_told(verify):
+    printed = verify("job.max_s=0.000001")
+    assert printed["8"] == "no time for them within job.max_s=1e-06; null is no limit"
+    assert printed["combinations"] == "0 of 1,080; built anew 0 times"
+
+
+def test_another_order_in_one_world_is_located(alter, found):
+    def reversed_rows(batch):
+        batch.pick_keys = batch.pick_keys.rows(slice(None, None, -1))
+        return batch
+
+    alter(lambda _, context: {"batch": reversed_rows} if context.world_size == 5 else None)
+    said = found("job.epochs=1")
+    assert said.startswith("flodl_pipe: the stream is not the same in combination ")
+    assert "world=5" in said
+    assert "row 0 of the global batch (rank 0, its row 0): got sample " in said
+    assert ", expected sample " in said
+
+
+def test_a_resume_at_another_step_is_located(alter, found):
+    alter(lambda *_: {"state": lambda state: {**state, "position": (state["position"] + 8) % 120}})
+    said = found("job.epochs=1")
+    assert ", resumed for the second leg at step " in said
+    assert "epoch 0, step " in said
+
+
+def test_a_damaged_row_in_one_mode_is_located_to_the_byte(alter, found, capsys):
+    def damaged(batch):
+        rows = np.flatnonzero(batch.pick_keys.sample == 7)
+        batch["input"][rows, 3] ^= 1 << 8
+        return batch
+
+    alter(lambda cfg, _: {"batch": damaged} if cfg.loader.mode == "resident" else None)
+    said = found()
+    assert "mode=resident" in said
+    assert "sample 7, field 'input': byte 25 of 64 is the first to differ: got 0x" in said
+
+
+def test_a_wrong_weight_is_found(alter, found):
+    def even(batch):
+        batch.weight = 1.0
+        return batch
+
+    alter(lambda _, context: {"batch": even} if context.ratios is not None else None)
+    assert "with these an average over ranks is not the mean over the global batch" in found()
+
+
+def test_a_lost_batch_is_found(alter, found):
+    alter(lambda cfg, _: {"num_batches": 5} if cfg.loader.readers == 4 else None)
+    assert "rank 0 has no further batch in this epoch, and there is one" in found("job.max_steps=null", "job.epochs=1")
+
+
+def test_a_digest_that_does_not_fit_the_batches_is_found(alter, found):
+    from dataclasses import replace
+
+    def another(counted):
+        return replace(counted, digest="0" * 32)
+
+    alter(lambda cfg, _: {"statistics": another} if cfg.loader.readers else None)
+    assert "the batches are equal, and the digest of their stored rows is " in found()
+
+
+def test_an_error_in_one_setting_is_a_difference(alter, found):
+    def fails(batch):
+        raise RuntimeError("the disk is gone")
+
+    alter(lambda cfg, _: {"batch": fails} if cfg.loader.readers == 1 else None)
+    assert "RuntimeError: the disk is gone" in found()
+
+
+def test_last_digits_of_floats_may_differ_and_are_told(alter, table, tmp_path, monkeypatch, caplog):
+    shutil.copy(EXAMPLES / "squares.py", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def rounded(factor):
+        def change(batch):
+            batch["y"].mul_(factor)
+            return batch
+
+        return change
+
+    words = ("custom", "allow_import=[squares]", *JOB, "job.max_steps=3", "job.max_combinations=12")
+    try:
+        alter(lambda cfg, _: {"batch": rounded(1 + 2e-7)} if cfg.loader.readers == 4 else None)
+        _, printed = table(main, load_config(*words))
+        assert "within the tolerance" in printed["note"]
+        alter(lambda cfg, _: {"batch": rounded(1.001)} if cfg.loader.readers == 4 else None)
+        with pytest.raises(SystemExit):
+            main(load_config(*words))
+    finally:
+        sys.modules.pop("squares", None)
+
+
+IMPURE = """
+import numpy as np
+
+class Impure:
+    def __init__(self, after):
+        self.reads, self.after = 0, after
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        self.reads += 1
+        return {"x": np.float32(index + (self.reads if self.reads > self.after else 0))}
+
+def make(after):
+    return Impure(after)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 300])
+def test_an_impure_source_is_found(after, tmp_path, monkeypatch, capsys):
+    (tmp_path / "impure.py").write_text(IMPURE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("source=custom", "source.factory=impure:make", f"+source.args.after={after}", "allow_import=[impure]")
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main(
+                load_config(
+                    *words,
+                    "loader.batch_size=8",
+                    *JOB,
+                    "job.max_combinations=20",
+                    "job.epochs=80",
+                    "job.max_steps=null",
+                )
+            )
+    finally:
+        sys.modules.pop("impure", None)
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    if after == 1:
+        assert "the data fails the check of purity: sample " in said
+        assert "field 'x' differ" in said
+    else:
+        assert "the stream is not the same in combination " in said
+
+
+def test_ids_outside_the_vocabulary_are_found(found):
+    said = found("source.vocab_size=50000")
+    assert "flodl_pipe: the data fails the check of purity: " in said or "the check of values: " in said
+    assert "is outside the vocabulary, 0 .. 49999" in said
+
+
+def test_a_vocabulary_that_fits_is_told(verify):
+    assert "ids are within 0 .. 59999" in verify("source.vocab_size=60000")["values"]
+    assert "no limits are stated" in verify()["values"]
+    assert verify("job.read_all=false")["values"] == "not looked at (job.read_all=false)"
+
+
+def test_the_program_prints_80_columns_and_progress_elsewhere(call, tokens, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    tokens()
+    words = ("source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8")
+    status, out, err = call(*words, "loader.batch_size=4", "job=verify", "job.max_combinations=2")
+    assert status == 0, err
+    assert max(map(len, out.splitlines())) <= 80
+    assert "verify: reading the reference" in err
+    assert not list(tmp_path.glob("outputs"))
+
+
+def test_warnings_are_said_once_and_nothing_is_left_behind(verify, caplog):
+    log = logging.getLogger("flodl_pipe")
+    filters = list(log.filters)
+    with caplog.at_level(logging.INFO):
+        verify("loader.global_batch_size=8")
+    assert log.filters == filters
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == len(set(texts))
+
+
+def test_limits_are_checked():
+    assert VerifyJob(max_combinations="all", max_s=None).max_s is None
+    for key, value, words in (
+        ("max_combinations", "some", "must be 'all' or an integer of at least 1"),
+        ("max_combinations", 0, "must be 'all' or an integer of at least 1"),
+        ("max_combinations", True, "must be 'all' or an integer of at least 1"),
+        ("max_s", 0, "must be 'auto', null or a number above 0"),
+        ("max_s", "long", "must be 'auto', null or a number above 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            VerifyJob(**{key: value})
+
+
+def test_under_torchrun_it_is_refused(config, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ClusterError, match=r"job=verify is one process.*makes the ranks itself"):
+        main(config(*JOB))

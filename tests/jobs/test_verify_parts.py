@@ -1,0 +1,229 @@
+"""The parts of ``job=verify``: the matrix, rows as numbers, comparisons, checks of data."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flodl_pipe.batch.batch import Batch
+from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.jobs.verify_combinations import NUM_KILLS, Combination, Setting, choice, legs, settings
+from flodl_pipe.jobs.verify_data import Limits, check_data, limits_of
+from flodl_pipe.jobs.verify_difference import compare_rows, compare_values
+from flodl_pipe.jobs.verify_rows import assemble, batch_sums, rows_of
+from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.sources.protocol import Fingerprint
+
+ALL = list(enumerate(settings(0)))
+
+
+def batch(samples, *, valid=None, repeats=None, **fields):
+    keys = PickKeys(np.array(samples), np.array(repeats or [0] * len(samples)), 0, 42)
+    mask = None if valid is None else torch.tensor(valid)
+    return Batch(tuple(fields), tuple(fields.values()), pick_keys=keys, valid=mask)
+
+
+def test_the_matrix_has_every_mode_readers_world_and_both_shares():
+    found = Counter((s.mode, s.readers, s.world_size, s.is_equal) for _, s in ALL)
+    assert set(found.values()) == {1}
+    assert len(found) == 2 * 3 * (5 + 4)
+
+
+def test_a_choice_has_every_combination_once_and_every_setting_early():
+    found = list(choice(ALL, 0))
+    assert sorted(combination.number for combination in found) == list(range(len(ALL) * NUM_KILLS))
+    assert len({combination.setting for combination in found[: len(ALL)]}) == len(ALL)
+    assert found != list(choice(ALL, 1))
+    assert list(choice([], 0)) == []
+
+
+@given(st.integers(0, 1079), st.integers(1, 70), st.integers(0, 2**64 - 1))
+def test_legs_follow_each_other_from_the_first_step_to_the_last(number, num_steps, seed):
+    setting = ALL[number // NUM_KILLS][1]
+    found = legs(
+        Combination(number, setting, number % NUM_KILLS), ALL, num_steps, [num_steps // 2] * (num_steps > 2), seed
+    )
+    assert found[0].setting == setting
+    assert found[0].start == 0
+    assert found[-1].stop == num_steps
+    assert 2 <= len(found) <= 4
+    assert all(one.stop == two.start for one, two in itertools.pairwise(found))
+    assert found[-1].start < num_steps
+
+
+def test_kills_are_at_the_ends_anywhere_and_often_go_on_otherwise():
+    found = [legs(c, ALL, 30, [15], 0) for c in choice(ALL, 0)]
+    kills = Counter(leg.start for plan in found for leg in plan[1:])
+    assert set(kills) == set(range(30))
+    for corner in (0, 1, 14, 15, 16, 29):
+        assert kills[corner] > len(ALL)
+    assert {len(plan) for plan in found} == {2, 3, 4}
+    changed = sum(plan[1].setting != plan[0].setting for plan in found)
+    assert 0.5 < changed / len(found) < 0.9
+
+
+def test_rows_are_the_same_however_they_are_cut():
+    pictures = torch.arange(24, dtype=torch.uint8).reshape(4, 2, 3)
+    labels = torch.tensor([3, 1, 2, 0])
+    whole = rows_of(batch([5, 6, 7, 8], image=pictures, label=labels))
+    parts = [
+        rows_of(batch([5], image=pictures[:1], label=labels[:1])),
+        rows_of(batch([6, 7, 8], image=pictures[1:], label=labels[1:])),
+    ]
+    together, owners = assemble(parts, [0.5, 1.5], 4)
+    assert together.equal(whole)
+    assert owners == [0, 1, 1, 1]
+    assert len({tuple(row) for row in whole.hashes.tolist()}) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32, torch.bfloat16])
+def test_one_changed_value_changes_its_row_and_field_only(dtype):
+    values = torch.ones(3, 5).to(dtype)
+    other = values.clone()
+    other[1, 4] = 0
+    one, two = (rows_of(batch([1, 2, 3], a=field, b=values)) for field in (values, other))
+    assert (one.hashes != two.hashes).tolist() == [[False, False], [True, False], [False, False]]
+    assert not one.equal(two)
+
+
+def test_how_wide_a_batch_was_padded_does_not_count():
+    def padded(width, fill):
+        ids = torch.full((2, width), fill)
+        mask = torch.zeros(2, width, dtype=torch.int64)
+        ids[0, :3], mask[0, :3] = torch.tensor([4, 5, 6]), 1
+        ids[1, :1], mask[1, :1] = torch.tensor([0]), 1
+        return rows_of(batch([1, 2], input=ids, attention_mask=mask))
+
+    assert padded(3, 9).equal(padded(8, 0))
+    assert padded(3, 9).equal(padded(3, 7))
+
+
+def test_nested_fields_are_left_out_and_named():
+    rows = rows_of(
+        batch(
+            [1, 2], x=torch.ones(2), ids=torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        )
+    )
+    assert rows.skipped == ("ids",)
+
+
+def test_a_rank_with_an_empty_share_is_left_out():
+    parts = [rows_of(batch([1], x=torch.ones(1))), rows_of(batch([1], x=torch.ones(1), valid=[False]))]
+    together, owners = assemble(parts, [2.0, 0.0], 1)
+    assert together.samples.tolist() == [1]
+    assert owners == [0]
+    # Padding is part of the step.
+    together, _ = assemble(parts, [2.0, 0.0], 2)
+    assert together.valid.tolist() == [True, False]
+
+
+def test_the_sum_of_a_step_sees_everything():
+    def total(**changes):
+        shape = {"samples": [1, 2], "x": torch.tensor([1.0, 2.0]), **changes}
+        place = {"epoch": shape.pop("epoch", 0), "position": shape.pop("position", 0)}
+        return tuple(batch_sums(rows_of(batch(shape.pop("samples"), **shape)), **place).tolist())
+
+    changed = [
+        total(), total(samples=[2, 1]), total(x=torch.tensor([1.0, 3.0])), total(valid=[True, False]),
+        total(repeats=[0, 1]), total(epoch=1), total(position=2),
+    ]  # fmt: skip
+    assert len(set(changed)) == len(changed)
+
+
+def test_the_first_row_that_differs_is_named_with_its_rank():
+    wanted = rows_of(batch([4, 5, 6], x=torch.ones(3)))
+    other = rows_of(batch([4, 6, 5], x=torch.ones(3), repeats=[0, 2, 0]))
+    found = compare_rows(wanted, other, [0, 1, 1])
+    assert found.what == (
+        "row 1 of the global batch (rank 1, its row 0): got sample 6 repeat 2, expected sample 5 repeat 0"
+    )
+    assert "2 rows together, expected 3" in compare_rows(wanted, rows_of(batch([4, 5], x=torch.ones(2))), [0, 0]).what
+    assert "has fields y, expected x" in compare_rows(wanted, rows_of(batch([4, 5, 6], y=torch.ones(3))), [0] * 3).what
+    assert compare_rows(wanted, wanted, [0, 0, 0]) is None
+
+
+def values(one, other):
+    wanted, found = batch([1, 2], x=one), batch([1, 2], x=other)
+    return compare_values(wanted, [found], rows_of(found), rows_of(wanted), [0, 0])
+
+
+def test_values_are_compared_byte_by_byte_or_within_the_tolerance():
+    found, _ = values(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, 2], [3, 260]]))
+    assert found.what.endswith("field 'x': byte 9 of 16 is the first to differ: got 0x01, expected 0x00")
+    found, largest = values(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 2e-6]))
+    assert found is None
+    assert 0 < largest < 1e-5
+    assert values(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.001]))[0] is not None
+    assert values(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))[0] is not None
+    assert "float64" in values(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0], dtype=torch.float64))[0].what
+
+
+class Labels:
+    """Ten labels, some of which may be wrong."""
+
+    spec = delivered = SampleSpec.of(label=("int64", ()))
+    thread_safe = True
+
+    def __init__(self, labels, fingerprints=("a", "a")):
+        self.labels, self.fingerprints = np.array(labels), list(fingerprints)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def read_into(self, indices, rows, out):
+        out["label"][rows] = self.labels[indices]
+
+    def deliver(self, stored, out):
+        out["label"][...] = stored["label"]
+
+    def fingerprint(self, *, full=False):
+        return Fingerprint("labels", self.fingerprints.pop(0), full)
+
+
+def checks(source, limits=None):
+    found = check_data(source, limits or Limits(num_classes=10), read_all=True, deadline_s=None, seed=0)
+    return {check.name: check for check in found}
+
+
+def test_labels_within_their_classes_pass():
+    found = checks(Labels(range(10)))
+    assert not any(check.failed for check in found.values())
+    assert found["values"].found == "10 samples read, 80 B; labels are within 0 .. 9"
+    assert "twice the same, over every byte" in found["fingerprint"].found
+
+
+@pytest.mark.parametrize("wrong", [-1, 10])
+def test_a_label_outside_its_classes_is_named(wrong):
+    found = checks(Labels([0, 1, wrong]))["values"]
+    assert found.failed
+    assert found.found == f"sample 2: field 'label' holds {wrong}, and it must be within 0 .. 9"
+
+
+def test_a_fingerprint_that_changes_is_found():
+    found = checks(Labels([1], fingerprints="ab"))["fingerprint"]
+    assert found.failed
+    assert "as labels [a] and as labels [b]" in found.found
+
+
+def test_no_time_to_read_everything_is_told():
+    found = list(check_data(Labels(range(9000)), Limits(), read_all=True, deadline_s=0.0, seed=0))
+    assert "4,096 samples of 9,000, no time for more (job.max_s) read" in found[-1].found
+
+
+def test_a_mixture_is_held_to_what_all_its_parts_state():
+    from flodl_pipe.config.compose import load_config
+
+    assert limits_of(load_config("mixture").source) == Limits()
+    sizes = [f"+source.parts.{part}.source.vocab_size={size}" for part, size in (("common", 300), ("rare", 400))]
+    assert limits_of(load_config("mixture", *sizes).source).num_ids == 400
+    assert limits_of(load_config("mixture", sizes[0]).source).num_ids is None
+    assert limits_of(load_config("cifar10").source).num_classes == 10
+
+
+def test_a_setting_is_told_in_words():
+    assert str(Setting("resident", 4, (1, 1))) == "mode=resident readers=4 world=2"
+    assert str(Setting("streaming", 0, (3, 1))) == "mode=streaming readers=0 world=2 shares=3:1"
