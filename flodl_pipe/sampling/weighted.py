@@ -36,7 +36,7 @@ ALGORITHM = "w1"
 """Name of the values this module produces; part of every cursor."""
 
 _DOMAIN = 0x3E16
-# Running totals stay at most 2**62: below 2**61 before rounding, which adds at most 1 a sample.
+# Running totals stay at most 2**62: about 2**61 or less before rounding, which adds at most 1 a sample.
 _TOTAL_BITS = 61
 _MANTISSA_BITS = 53
 _HALF, _LOW = np.int64(32), np.int64(0xFFFFFFFF)
@@ -152,10 +152,10 @@ def _running_totals(weights: Array) -> IndexArray:
     Args:
         weights: float64, shape ``(N,)``, finite, at least 0, not all 0.
     """
-    # First as multiples of about the last bit of the largest, rounded up, for their total: a sum of floats would depend
-    # on the order in which a machine adds.
+    # First as multiples of the last bit of the largest, rounded down, for about their total: a sum of floats would
+    # depend on the order in which a machine adds.
     _, exponent = np.frexp(weights.max())
-    whole = np.floor(np.ldexp(weights, _MANTISSA_BITS - int(exponent))).astype(np.int64) + (weights > 0)
+    whole = np.floor(np.ldexp(weights, _MANTISSA_BITS - int(exponent))).astype(np.int64)
     total = (int((whole >> _HALF).sum()) << 32) + int((whole & _LOW).sum())
     power = _MANTISSA_BITS - int(exponent) + _TOTAL_BITS - total.bit_length()
     whole = np.rint(np.ldexp(weights, power)).astype(np.int64)

@@ -123,6 +123,13 @@ def test_batches_of_a_pool_come_in_any_order_and_equal_lengths_in_any_company():
     assert ((partners[1:] - expected) ** 2 / expected).sum() < 6 + 5 * np.sqrt(12)
 
 
+def test_each_pool_has_its_batches_in_an_order_of_its_own():
+    """Pools of batches of one row and one length: each is its part of the shuffle, moved about by its own key."""
+    whole = BucketedOrder(np.zeros(6400, dtype=int), 3, rows=1, pool_batches=64).epoch(0).at(0, 6400)
+    came_from = UniformOrder(6400, 3).epoch(0).where(whole).reshape(100, 64) % 64
+    assert len(np.unique(came_from, axis=0)) == 100
+
+
 def test_lengths_are_kept_narrow_and_later_changes_of_the_array_are_not_seen():
     for longest, itemsize in ((200, 1), (60_000, 2), (70_000, 4), (2**40, 8)):
         lengths = np.array([1, longest, 5])

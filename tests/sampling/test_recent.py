@@ -16,7 +16,7 @@ def test_the_last_few_pieces_are_made_once():
         return f"piece {number}"
 
     recent = Recent[str]()
-    asked = [1, 1, 2, 1, 3, 4, 2, 5, 1]
+    asked = [1, 1, 2, 3, 4, 1, 5, 2, 1]
     assert [recent.get(number, make) for number in asked] == [f"piece {number}" for number in asked]
     assert made == [1, 2, 3, 4, 5, 1]
 

@@ -90,6 +90,16 @@ def test_a_draw_is_found_in_the_running_totals_and_does_not_depend_on_what_else_
     assert np.array_equal(order.pick(np.array([5, 5, 0])), together[[5, 5, 0]])
 
 
+def test_a_draw_belongs_to_the_stretch_it_falls_into_edges_and_all(monkeypatch):
+    order = order_of([0, 2, 0, 0, 1, 5, 0])
+    totals = order._totals
+    edges = np.unique([0, *(totals[totals < totals[-1]]).tolist(), *(totals[totals > 0] - 1).tolist()])
+    monkeypatch.setattr("flodl_pipe.sampling.weighted.draw", lambda size, key, counters: edges[counters])
+    assert int(totals[-1]) == 2**60
+    assert edges.tolist() == [0, 2**58 - 1, 2**58, 3 * 2**57 - 1, 3 * 2**57, 2**60 - 1]
+    assert order.epoch(0).pick(np.arange(6)).tolist() == [1, 1, 4, 4, 5, 5]
+
+
 def test_a_common_factor_a_type_and_a_byte_order_change_nothing():
     weights = np.array([1, 2, 0, 40, 3])
     tag, picks = order_of(weights).tag, drawn(weights, 500)
