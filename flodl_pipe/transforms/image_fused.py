@@ -5,15 +5,15 @@
     rows  --pad-->  padded block  --windows-->  cut  --mirror-->  cut  --cast, multiply, add-->  out
     uint8           per thread                  uint8                                            float32
 
-A line of a window is one element of as many bytes, so that a block's windows are a single fancy index whatever their
-places, and mirroring top to bottom or reflecting lines is a matter of which lines are taken. Flips before a crop move
-its windows instead: padding is the same on both sides. Every step is a NumPy call over a whole block, without the
-interpreter's lock, so reader threads run side by side.
+A line of a window is one element of as many bytes, so that a block's windows are one fancy index of short copies,
+whatever their places. A flip before a crop is done after it: padding is the same on both sides, so only the window
+moves. Every step is a NumPy call over a whole block, without the interpreter's lock, so reader threads run side by
+side.
 
 The results equal those of the torch transforms in turn, bit by bit: the same draws, and the same float32 operations in
 the same order. Scaling is done last, on what is kept, unless zeros are padded to what is normalised already.
 
-A batch of 512 pictures of 3 x 32 x 32 takes about 1.2 ms a thread for crop, flip and normalise (AMD EPYC, 2 cores,
+A batch of 512 pictures of 3 x 32 x 32 takes about 1.1 ms of a core for crop, flip and normalise (AMD EPYC, 2 cores,
 2026-11-29, ``tests/benchmarks/transforms.py``).
 
 Shape letters: ``B`` rows, ``C`` channels, ``H`` height, ``W`` width.
@@ -131,7 +131,6 @@ class FusedImagePass:
         self._scales_before_crop &= self._pad > 0 and not self._is_reflected
         self._shape = check_image(made, "fused")
         self._cut_dtype = np.dtype(made.dtype if self._scales_before_crop else stored.dtype)
-        self._lines = self._line_table()
         self._steps = tuple(
             (step, _planes(factor, stored.shape if self._scales_before_crop else made.shape))
             for step, factor in factors
@@ -141,39 +140,31 @@ class FusedImagePass:
     def _measure(self, stored_bytes: int, made_bytes: int) -> None:
         """Choose the size of a block, and say what it takes."""
         channels, height, width = self._shape
-        # One line more for zeros, which all lines outside the picture share.
-        padded = (channels, self._height + (not self._is_reflected), self._width + 2 * self._pad)
+        padded = (channels, self._height + 2 * self._pad, self._width + 2 * self._pad)
         padded_bytes = int(np.prod(padded)) * self._cut_dtype.itemsize if self._pad else 0
         self.block_rows = max(1, _BLOCK_BYTES // max(stored_bytes, made_bytes, padded_bytes, 1))
         self._padded = _Padded((self.block_rows, *padded), self._cut_dtype.name) if self._pad else None
         cut_bytes = channels * height * width * self._cut_dtype.itemsize
-        # The cut, two copies of mirrored rows, and the places of lines as they are summed up.
-        self.scratch_bytes = self.block_rows * (padded_bytes + 3 * cut_bytes + 3 * 8 * channels * height)
-
-    def _line_table(self) -> IndexArray:
-        """Return which line of a padded block each line of a padded picture is, shape ``(H + 2 * padding,)``."""
-        lines = np.arange(-self._pad, self._height + self._pad, dtype=np.int64)
-        last = self._height - 1
-        if self._is_reflected:
-            lines = last - np.abs(last - np.abs(lines))
-        lines[(lines < 0) | (lines > last)] = self._height
-        return lines
+        # The cut, and two copies of mirrored rows.
+        self.scratch_bytes = self.block_rows * (padded_bytes + 3 * cut_bytes)
 
     def apply(self, rows: Mapping[str, Array], keys: PickKeys, out: Mapping[str, Array]) -> None:
         """Write ``B`` transformed rows; see :class:`flodl_pipe.transforms.protocol.ArrayTransform`."""
         for name in self._others:
             np.copyto(out[name], rows[name])
         mirrored, turned = _flips(self._horizontal, keys), _flips(self._vertical, keys)
-        tops, lefts = self._places(keys, mirrored, turned)
+        places = None if self._crop is None else self._places(self._crop, keys, mirrored, turned)
         pictures, made = rows[self._name], out[self._name]
         for first in range(0, len(pictures), self.block_rows):
             block = slice(first, first + self.block_rows)
             cut = pictures[block]
-            if tops is not None and lefts is not None:
-                cut = self._cut(cut, tops[block], lefts[block], None if turned is None else turned[block])
+            if places is not None:
+                cut = self._cut(cut, places[0][block], places[1][block])
+            elif mirrored is not None or turned is not None:
+                cut = cut.copy()
+            if turned is not None:
+                _turn(cut, turned[block])
             if mirrored is not None:
-                # Without a cut these are the caller's rows.
-                cut = cut.copy() if tops is None else cut
                 _mirror(cut, mirrored[block])
             written = made[block]
             np.copyto(written, cut)
@@ -181,13 +172,10 @@ class FusedImagePass:
                 self._scale(written)
 
     def _places(
-        self, keys: PickKeys, mirrored: BoolArray | None, turned: BoolArray | None
-    ) -> tuple[IndexArray | None, IndexArray | None]:
-        """Return top and left of each row's window in its padded picture, ``(B,)`` each; None where nothing is cut."""
-        if self._crop is None:
-            whole = np.zeros(len(keys), dtype=np.int64)
-            return (None, None) if turned is None else (whole, whole)
-        stream, crop = self._crop
+        self, crop_step: tuple[int, RandomCrop], keys: PickKeys, mirrored: BoolArray | None, turned: BoolArray | None
+    ) -> tuple[IndexArray, IndexArray]:
+        """Return top and left of each row's window in its padded picture, ``(B,)`` each."""
+        stream, crop = crop_step
         tops, lefts = crop.offsets(keys.of_stream(stream), self._height, self._width)
         if turned is not None and VerticalFlip in self._flips_before_crop:
             tops = np.where(turned, self._height + 2 * self._pad - crop.size[0] - tops, tops)
@@ -195,26 +183,26 @@ class FusedImagePass:
             lefts = np.where(mirrored, self._width + 2 * self._pad - crop.size[1] - lefts, lefts)
         return tops, lefts
 
-    def _cut(self, pictures: Array, tops: IndexArray, lefts: IndexArray, turned: BoolArray | None) -> Array:
+    def _cut(self, pictures: Array, tops: IndexArray, lefts: IndexArray) -> Array:
         """Return the windows of a block, a new array of shape ``(b, C, height, width)``."""
         channels, height, width = self._shape
         padded = pictures if self._padded is None else self._pad_block(pictures, self._padded.block)
-        lines = self._lines[tops[:, None] + np.arange(height)]
-        if turned is not None:
-            lines[turned] = lines[turned, ::-1]
-        itemsize = padded.itemsize
-        row, plane, line, _ = (stride // itemsize for stride in padded.strides)
-        places = lines * line + lefts[:, None] + (np.arange(len(pictures)) * row)[:, None]
-        starts = places[:, None, :] + (np.arange(channels) * plane)[:, None]
-        # Each start of a line of the window's width, wherever it is, as one element.
-        windows = np.ndarray((padded.size - width + 1,), f"V{width * itemsize}", padded, strides=(itemsize,))
-        cut: Array = windows[starts].view(padded.dtype).reshape(len(pictures), channels, height, width)
-        return cut
+        row, plane, line, item = padded.strides
+        # All windows of all rows, each line of them one element: as many bytes, wherever they start.
+        windows = np.ndarray(
+            (len(pictures), padded.shape[2] - height + 1, padded.shape[3] - width + 1, channels, height),
+            f"V{width * item}",
+            padded,
+            strides=(row, line, item, plane, line),
+        )
+        cut: Array = windows[np.arange(len(pictures)), tops, lefts].view(padded.dtype)
+        return cut.reshape(len(pictures), channels, height, width)
 
     def _pad_block(self, pictures: Array, padded: Array) -> Array:
         """Fill this thread's block with padded pictures and return the whole block."""
         pad, height, width = self._pad, self._height, self._width
-        inner = padded[: len(pictures), :, :height, pad : pad + width]
+        filled = padded[: len(pictures)]
+        inner = filled[..., pad : pad + height, pad : pad + width]
         if self._scales_before_crop:
             np.copyto(inner, pictures)
             self._scale(inner)
@@ -223,9 +211,10 @@ class FusedImagePass:
             line = f"V{width * padded.itemsize}"
             np.copyto(inner.view(line), pictures.view(line))
         if self._is_reflected:
-            filled = padded[: len(pictures)]
             filled[..., :pad] = filled[..., 2 * pad : pad : -1]
             filled[..., pad + width :] = filled[..., pad + width - 2 : width - 2 : -1]
+            filled[..., :pad, :] = filled[..., 2 * pad : pad : -1, :]
+            filled[..., pad + height :, :] = filled[..., pad + height - 2 : height - 2 : -1, :]
         return padded
 
     def _scale(self, pictures: Array) -> None:
@@ -243,6 +232,12 @@ def _planes(factor: npt.NDArray[np.float32], shape: tuple[int, ...]) -> npt.NDAr
     """Return a factor for each pixel where that is small, else as it is."""
     planes = np.broadcast_to(factor, shape)
     return np.ascontiguousarray(planes) if planes.size * planes.itemsize <= _PLANE_BYTES else factor
+
+
+def _turn(pictures: Array, chosen: BoolArray) -> None:
+    """Mirror chosen rows top to bottom in place."""
+    lines = pictures.view(f"V{pictures.shape[-1] * pictures.itemsize}")
+    lines[chosen] = lines[chosen][:, :, ::-1]
 
 
 def _mirror(pictures: Array, chosen: BoolArray) -> None:
