@@ -165,10 +165,9 @@ def _taps(
     length = length[:, None]
     unit = 2 * size
     # The centre of output pixel i is at (i + 1/2) length / size - 1/2 of the box: in units of 1 / (2 size), an integer.
-    centre = (2 * torch.arange(size, device=start.device) + 1) * length - size
-    centre = torch.minimum(centre.clamp_(min=0), unit * (length - 1))
+    centre = ((2 * torch.arange(size, device=start.device) + 1) * length - size).clamp_(min=0)
     lower = centre // unit
     rest = centre - lower * unit
-    upper = torch.minimum(lower + 1, length - 1)
+    upper = torch.minimum(lower + 1, length - 1)  # beyond the last centre both are the last pixel
     weight = ((rest * _ONE + size) // unit).to(torch.int32) if integer else rest.to(torch.float32) / unit
     return start[:, None] + lower, start[:, None] + upper, weight

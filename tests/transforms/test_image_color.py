@@ -86,6 +86,14 @@ def test_turning_one_off_leaves_the_others_numbers():
     assert torch.equal(both, alone)
 
 
+def test_the_order_of_the_pixels_has_no_say_in_their_mean():
+    pixels = torch.from_numpy(np.random.default_rng(2).random((8, 3, 64, 50), dtype=np.float32))
+    order = torch.from_numpy(np.random.default_rng(3).permutation(64 * 50))
+    moved = pixels.flatten(2)[:, :, order].view(pixels.shape)
+    found = ran(ColorJitter(0.3, 0.9), pixels)
+    assert torch.equal(ran(ColorJitter(0.3, 0.9), moved), found.flatten(2)[:, :, order].view(pixels.shape))
+
+
 def test_no_amounts_change_nothing():
     for images in (IMAGES, IMAGES.astype(np.float32) / np.float32(255)):
         assert np.array_equal(ran(ColorJitter(), images).numpy(), images)

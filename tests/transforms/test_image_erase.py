@@ -79,8 +79,10 @@ def test_the_aspect_is_height_over_width():
 
 def test_places_are_uniform():
     mask = erased(num_rows=10_000, shape=(1, 12, 12), probability=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
-    for axis in (1, 2):
-        starts = np.bincount(mask.any(axis=3 - axis).argmax(axis=1), minlength=7)
+    places = [mask.any(axis=3 - axis).argmax(axis=1) for axis in (1, 2)]
+    assert abs(np.corrcoef(*places)[0, 1]) < 5 / 10_000**0.5
+    for place in places:
+        starts = np.bincount(place, minlength=7)
         assert len(starts) == 7
         assert ((starts - 10_000 / 7) ** 2 / (10_000 / 7)).sum() < 25
 
@@ -89,6 +91,10 @@ def test_an_image_into_which_no_try_fits_stays():
     assert not erased(num_rows=200, shape=(3, 1, 30), probability=1.0).any()
     assert not erased(num_rows=200, probability=1.0, scale=(1.0, 1.0)).any()
     assert not erased(num_rows=200, shape=(1, 4, 4), probability=1.0, scale=(0.0, 1e-3)).any()
+
+
+def test_a_rectangle_that_rounds_to_nothing_is_another_try():
+    assert erased(num_rows=500, shape=(1, 4, 4), probability=1.0, scale=(0.0, 0.3)).any(axis=(1, 2)).all()
 
 
 def test_probability_leaves_the_rectangles_as_they_are():

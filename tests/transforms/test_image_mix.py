@@ -201,12 +201,20 @@ def test_a_cutmix_box_has_the_images_aspect_and_the_area_of_the_papers_rule():
 
 
 def test_cutmix_centres_are_uniform_over_the_pixels():
-    # Where lambda is near 1 the box is one pixel, which is its centre.
+    # A box of one pixel is its centre; at the top and the left it may also be what is left of a larger one.
     top, left, bottom, right = Cutmix(0.1, 10)._boxes(keys(60_000), 6, 6)
-    single = (bottom - top == 1) & (right - left == 1) & (top > 0) & (left > 0) & (top < 5) & (left < 5)
+    single = (bottom - top == 1) & (right - left == 1) & (top > 0) & (left > 0)
+    assert single.sum() > 1000
+    assert abs(np.corrcoef(top[single], left[single])[0, 1]) < 5 / single.sum() ** 0.5
     for start in (top[single], left[single]):
-        counts = np.bincount(start, minlength=5)[1:5]
+        counts = np.bincount(start, minlength=6)[1:]
         assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 20
+
+
+def test_cutmix_boxes_are_cut_off_on_all_sides_alike():
+    top, left, bottom, right = Cutmix(1.0, 10)._boxes(keys(20_000), 300, 300)
+    cut_off = [(top == 0).sum(), (left == 0).sum(), (bottom == 300).sum(), (right == 300).sum()]
+    assert max(cut_off) - min(cut_off) < 5 * 20_000**0.5
 
 
 # Refusals

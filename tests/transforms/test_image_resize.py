@@ -113,9 +113,31 @@ def test_areas_are_uniform_and_aspects_log_uniform_where_every_try_fits():
     assert abs(np.corrcoef(area, aspect)[0, 1]) < 5 / 20_000**0.5
 
 
+def test_the_weights_of_bytes_are_the_nearest_of_their_steps():
+    images = np.zeros((1, 1, 1, 2), dtype=np.uint8)
+    images[..., 1] = 255
+    found = ran(RandomResizedCrop((1, 999), (1.0, 1.0), (2.0, 2.0)), images)[0, 0, 0].numpy()
+    wanted = [255 * weight + 255 * before for before, _, weight in plain_axis(0, 2, 999)]
+    assert np.abs(found - wanted).max() <= 0.5 + 255 / 4096
+
+
+def test_the_aspect_is_width_over_height():
+    _, _, high, wide = boxes(RandomResizedCrop(8, (0.1, 0.1), (3.0, 3.0)), 100, 200, 200)
+    assert set(zip(high.tolist(), wide.tolist(), strict=True)) == {(37, 110)}
+
+
+def test_a_crop_may_be_as_high_or_as_wide_as_the_image():
+    for shape, start in (((10, 20), 1), ((20, 10), 0)):
+        found = boxes(RandomResizedCrop(8, (0.5, 0.5), (1.0, 1.0)), 500, *shape)
+        assert (found[2:] == 10).all()
+        assert (found[1 - start] == 0).all()
+        assert set(found[start].tolist()) == set(range(11))
+
+
 def test_places_are_uniform():
     top, left, high, wide = boxes(RandomResizedCrop(8, (0.25, 0.25), (1.0, 1.0)), 30_000, 20, 20)
     assert set(high.tolist()) == set(wide.tolist()) == {10}
+    assert abs(np.corrcoef(top, left)[0, 1]) < 5 / 30_000**0.5
     for start in (top, left):
         counts = np.bincount(start, minlength=11)
         assert len(counts) == 11
