@@ -11,7 +11,7 @@ from flodl_pipe.loader.labels import labels_of
 from flodl_pipe.loader.making import Making, making_for
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.sampling.batch_sampler import BatchSamplerOrder
-from flodl_pipe.sampling.blocked import BlockedOrder
+from flodl_pipe.sampling.blocked import RUNS_OF_A_BLOCK, BlockedOrder
 from flodl_pipe.sampling.bucketed import BucketedOrder
 from flodl_pipe.sampling.drawn import DrawnOrder
 from flodl_pipe.sampling.inverse_frequency import inverse_frequency
@@ -24,8 +24,6 @@ from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
 from flodl_pipe.sources.protocol import BundledSource, HasLengths, HasShards, Source
 
 __all__ = ["held_by", "order_and_steps", "order_for"]
-
-_RUNS_A_BLOCK = 8
 
 
 def order_and_steps(
@@ -118,7 +116,7 @@ def order_for(source: Source, sampling: SamplingConfig, parts: Parts, global_bat
 
 def held_by(order: Order) -> int:
     """Return the bytes that an order holds in memory: weights, lengths, a sampler's indices."""
-    if isinstance(order, WeightedOrder | BucketedOrder | SamplerOrder | BatchSamplerOrder):
+    if isinstance(order, WeightedOrder | BlockedOrder | BucketedOrder | SamplerOrder | BatchSamplerOrder):
         return order.held_bytes
     return 0
 
@@ -158,8 +156,8 @@ def _own_order(source: Source, ordering: Ordering, sampling: SamplingConfig, par
 
 
 def _cut_up(starts: IndexArray, num_samples: int, block_samples: int) -> IndexArray:
-    """Cut shards into runs that are an eighth of a block at most: one large shard would be read in storage order."""
-    most = max(1, block_samples // _RUNS_A_BLOCK)
+    """Cut shards into runs that are a small part of a block: one large shard would be read in storage order."""
+    most = max(1, block_samples // RUNS_OF_A_BLOCK)
     counts = np.diff(starts, append=num_samples)
     pieces = -(-counts // most)
     first = np.repeat(np.cumsum(pieces) - pieces, pieces)

@@ -154,8 +154,8 @@ class SequentialOrder:
         self.tag = f"sequential picks={num_picks}" + (f" augment={num_repeats}" if num_repeats > 1 else "")
 
     def epoch(self, epoch: int) -> EpochOrder:
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        if epoch not in _SEEDS:
+            raise ValueError(f"epoch must be in 0 .. 2**64 - 1, got {epoch}")
         return _Identity(self.num_picks)
 
 
