@@ -185,6 +185,7 @@ def test_arguments_out_of_range_are_refused(arguments, message):
     ("field", "message"),
     [
         (("uint8", (3072,)), r"random_resized_crop: field image uint8 \(3072,\) holds no images; rows of one shape"),
+        (("uint8", (3, 0, 8)), r"field image uint8 \(3, 0, 8\) holds no images"),
         (("int64", (3, 8, 8)), r"is int64, and images are uint8 or float32; put to_float before"),
     ],
 )
@@ -194,6 +195,12 @@ def test_fields_that_are_no_images_are_refused(field, message):
     dtype, shape = field
     with pytest.raises(TransformError, match=message):
         ran(RandomResizedCrop(8), np.zeros((2, *shape), dtype=dtype))
+
+
+def test_a_field_that_is_not_there_is_refused_with_those_that_are():
+    message = r"random_resized_crop: there is no field 'photo' among image, label; say which of them"
+    with pytest.raises(TransformError, match=message):
+        RandomResizedCrop(8, field="photo").output(SampleSpec.of(image=("uint8", (3, 8, 8)), label=("int64", ())))
 
 
 def test_what_a_row_becomes_is_pinned():
