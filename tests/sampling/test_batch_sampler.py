@@ -1,5 +1,6 @@
 """A user's batch sampler: its lists are the steps, shared out exactly, on any number of ranks."""
 
+import itertools
 import pickle
 import random
 from fractions import Fraction
@@ -57,6 +58,11 @@ class ByEpoch:
 
     def __iter__(self):
         return iter(self.epochs[min(self.epoch, len(self.epochs) - 1)])
+
+
+class Endless:
+    def __iter__(self):
+        return itertools.repeat(range(23))
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -234,6 +240,7 @@ REFUSED = {
         r"DistributedSampler of 2 replicas .*num_replicas=1",
     ),
     "a generator": (([i] for i in range(3)), r"cannot be copied"),
+    "endless": (Endless(), r"yielded 1,\d+,\d+ indices and goes on"),
     "not iterable": (7, r"cannot be iterated"),
 }
 

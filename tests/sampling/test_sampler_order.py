@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -297,21 +298,45 @@ def test_data_of_a_sampler_is_shared_and_not_copied():
         assert SamplerOrder(sampler, 20, seed=1, shared=[named]).num_picks == 20
 
 
-def test_threads_get_the_same_epochs():
-    order = SamplerOrder(GlobalSampler(), 20, seed=1)
-    wanted = {epoch: picks(SamplerOrder(GlobalSampler(), 20, seed=1), epoch) for epoch in range(6)}
+@pytest.mark.parametrize("is_one_order", [True, False])
+def test_threads_get_the_same_epochs(is_one_order):
+    class Slow(GlobalSampler):
+        def __iter__(self):
+            for index in super().__iter__():
+                time.sleep(1e-5)  # other threads get their turn
+                yield index
+
+    orders = [SamplerOrder(Slow(), 20, seed=1)] * 4
+    if not is_one_order:
+        orders = [SamplerOrder(Slow(), 20, seed=1) for _ in range(4)]
+    wanted = {epoch: picks(orders[0], epoch) for epoch in range(6)}
     wrong = []
 
-    def read(first):
-        epochs = [(first + step) % 6 for step in range(12)]
-        wrong.extend(epoch for epoch in epochs if picks(order, epoch) != wanted[epoch])
+    def read(number):
+        epochs = [(number + step) % 6 for step in range(24)]
+        wrong.extend(epoch for epoch in epochs if picks(orders[number], epoch) != wanted[epoch])
 
-    threads = [threading.Thread(target=read, args=(first,)) for first in range(4)]
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+def test_two_epochs_are_kept_and_no_more():
+    read = []
+
+    class Watched(EpochSampler):
+        def __iter__(self):
+            read.append(self.epoch)
+            return super().__iter__()
+
+    order = SamplerOrder(Watched(), 20, seed=1)
+    read.clear()
+    for epoch in (0, 1, 2, 1, 3, 1, 2):
+        assert picks(order, epoch)[0] == epoch
+    assert read == [2, 3, 2]
 
 
 def test_another_process_reads_the_same_epochs():
@@ -514,8 +539,9 @@ def test_arrays_that_nobody_may_write_to_are_not_copied():
     assert picks(SamplerOrder(ByLength(lengths), 20, seed=1)) == list(range(19, -1, -1))
     assert all(np.shares_memory(lengths, held) for held in seen)
     seen.clear()
-    SamplerOrder(ByLength(lengths.copy()), 20, seed=1)
-    assert not any(np.shares_memory(lengths, held) for held in seen)
+    mutable = lengths.copy()
+    SamplerOrder(ByLength(mutable), 20, seed=1)
+    assert not any(np.shares_memory(mutable, held) for held in seen)
 
 
 def test_a_sampler_with_slots_and_nested_samplers_is_set_as_a_whole():
