@@ -46,10 +46,11 @@ def test_to_float_leaves_floats_as_they_are():
 
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.uint8, 255), (torch.float32, 1)])
 def test_normalize_multiplies_and_then_adds(dtype, unit):
+    means, stds = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
     image = batch_of(4)["image"].numpy().astype(np.float32)
-    found = Normalize(MEAN, STD)(batch_of(4, dtype=dtype), keys_of(4))["image"].numpy()
+    found = Normalize(means, stds)(batch_of(4, dtype=dtype), keys_of(4))["image"].numpy()
     assert found.dtype == np.float32
-    for channel, (mean, std) in enumerate(zip(MEAN, STD, strict=True)):
+    for channel, (mean, std) in enumerate(zip(means, stds, strict=True)):
         scaled = image[:, channel] * np.float32(1 / (unit * std))
         assert np.array_equal(found[:, channel], scaled + np.float32(-mean / std))
         exact = (image[:, channel].astype(np.float64) / unit - mean) / std
@@ -103,6 +104,14 @@ def test_a_flip_of_all_or_none(probability, chosen):
     batch = batch_of(50)
     found = HorizontalFlip(probability)(batch, keys_of(50))["image"]
     assert torch.equal(found, batch["image"].flip(-1) if chosen else batch["image"])
+
+
+def test_a_draw_that_equals_the_probability_is_not_below_it():
+    batch, keys = batch_of(20), keys_of(20)
+    draws = keys.uniform(1)[:, 0]
+    found = HorizontalFlip(float(draws[3]))(batch, keys)["image"]
+    mirrored = (found != batch["image"]).flatten(1).any(1).numpy()
+    assert np.array_equal(mirrored, draws < draws[3])
 
 
 @pytest.mark.parametrize("transform", ALL, ids=lambda transform: transform.tag)

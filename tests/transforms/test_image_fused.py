@@ -101,6 +101,11 @@ def test_any_size_equals_the_transforms_in_turn(data):
     check(list(enumerate(kinds, 5)), rows_of(num_rows, (channels, height, width), dtype))
 
 
+@pytest.mark.parametrize("width", range(1, 18))
+def test_lines_of_any_length_are_mirrored(width):
+    check([(1, HorizontalFlip(0.7))], rows_of(11, (2, 3, width)))
+
+
 @pytest.mark.parametrize("num_rows", [0, 1, 84, 85, 86, 512])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_whole_and_broken_blocks(num_rows, channels):
