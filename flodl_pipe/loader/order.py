@@ -10,7 +10,7 @@ from flodl_pipe.errors import ConfigError
 from flodl_pipe.loader.labels import labels_of
 from flodl_pipe.loader.making import Making, making_for
 from flodl_pipe.loader.parts import Parts
-from flodl_pipe.sampling.batch_sampler import BatchSamplerOrder
+from flodl_pipe.sampling.batch_sampler import BatchSamplerOrder, BatchSteps
 from flodl_pipe.sampling.blocked import RUNS_OF_A_BLOCK, BlockedOrder
 from flodl_pipe.sampling.bucketed import BucketedOrder
 from flodl_pipe.sampling.drawn import DrawnOrder

@@ -11,7 +11,7 @@ one row of weight zero, as in the short last step of :mod:`flodl_pipe.sampling.s
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from flodl_pipe.sampling.orders import EpochOrder
 from flodl_pipe.sampling.sampler_epochs import SamplerEpochs
 from flodl_pipe.sampling.sampler_order import ListedOrder
 from flodl_pipe.sampling.shares import cut
-from flodl_pipe.sampling.steps import RankStep
+from flodl_pipe.sampling.steps import DropLast, RankStep
 
 __all__ = ["BatchSamplerOrder", "BatchSteps"]
 
@@ -123,7 +123,7 @@ class BatchSteps:
             )
         self.num_picks = order.num_picks
         self.global_batch = order.largest_batch
-        self.drop_last: Literal[False] = False
+        self.drop_last: DropLast = False
         self.rank = rank
         self.world_size = world_size
         self._order = order
