@@ -86,7 +86,7 @@ def compare_values(
         inside = row - owners.index(rank)
         for place in np.flatnonzero(rows.hashes[row] != wanted_rows.hashes[row]).tolist():
             name = rows.names[place]
-            one, other = wanted.values()[place][row], found[rank].values()[place][inside]
+            one, other = _row(wanted, place, row), _row(found[rank], place, inside)
             close = _distance(one, other)
             if close is None:
                 return Difference(
@@ -95,6 +95,12 @@ def compare_values(
                 ), largest
             largest = max(largest, close)
     return None, largest
+
+
+def _row(batch: Batch, place: int, row: int) -> torch.Tensor:
+    """Return a row of a field; of a sample without a batch axis, all there is."""
+    tensor = batch.values()[place]
+    return tensor[row] if tensor.shape[:1] == (batch.size,) else tensor
 
 
 def _of(owners: list[int], row: int) -> str:

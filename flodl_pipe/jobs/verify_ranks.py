@@ -139,12 +139,10 @@ def refusal(config: Config, setting: Setting, global_batch: int) -> str | None:
 
 
 def _config(config: Config, setting: Setting, global_batch: int) -> Config:
-    changes = {
-        "mode": setting.mode,
-        "readers": setting.readers,
-        "global_batch_size": global_batch,
-        "check_purity": False,  # checked beforehand, once
-    }
+    changes: dict[str, Any] = {"mode": setting.mode, "readers": setting.readers}
+    changes["check_purity"] = False  # checked beforehand, once
+    if config.sampling.batch_sampler is None:  # which decides by itself, and excludes a size
+        changes["global_batch_size"] = global_batch
     return config.model_copy(update={"loader": config.loader.model_copy(update=changes)})
 
 

@@ -68,7 +68,7 @@ def rows_of(batch: Batch) -> Rows:
     hashes = np.zeros((count, len(batch)), dtype=np.uint64)
     for place, (name, tensor) in enumerate(batch.items()):
         if name not in skipped:
-            hashes[:, place] = _hashes(_within(tensor, mask), place)
+            hashes[:, place] = _hashes(_within(tensor, mask), count, place)
     valid = np.ones(count, dtype=np.bool_) if batch.valid is None else batch.valid.numpy().copy()
     return Rows(keys.sample, keys.repeat, valid, hashes, batch.names, skipped)
 
@@ -124,9 +124,8 @@ def _within(tensor: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return torch.where(wide, tensor, torch.zeros((), dtype=tensor.dtype, device=tensor.device))
 
 
-def _hashes(tensor: torch.Tensor, field: int) -> WordArray:
-    """Return one word per row, from the bytes of a tensor of ``B`` rows."""
-    count = tensor.shape[0]
+def _hashes(tensor: torch.Tensor, count: int, field: int) -> WordArray:
+    """Return one word per row, from the bytes of a tensor of ``B`` rows, or of the one row without a batch axis."""
     raw = tensor.detach().cpu().contiguous().reshape(count, -1)
     data = raw.view(torch.uint8).numpy() if raw.numel() else np.zeros((count, 0), dtype=np.uint8)
     rest = -data.shape[1] % 8

@@ -23,8 +23,9 @@ from flodl_pipe.reports.figures import plural
 __all__ = ["Checker", "DifferentError"]
 
 _DOMAIN = 0x7E2FD
-# What of a state need not be the same on all ranks: marks of lanes, and how shares came about.
-_OF_A_RANK = ("streams", "shares")
+# What of a state need not be the same on all ranks: marks of lanes, how shares came about, samples met ahead that are
+# skipped.
+_OF_A_RANK = ("streams", "shares", "skipped")
 
 
 @final

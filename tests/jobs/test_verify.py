@@ -237,6 +237,60 @@ def test_last_digits_of_floats_may_differ_and_are_told(alter, table, tmp_path, m
         sys.modules.pop("squares", None)
 
 
+RAGGED = """
+import numpy as np
+
+class Docs:
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        return {"input": np.arange(index, index + 1 + 7 * index % 13), "label": index % 3}
+
+def batches(source):
+    return [list(range(at, min(at + 9, len(source)))) for at in range(0, len(source), 9)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["loader.collate=pad", "sampling.drop_last=false"], {}),
+        (
+            ["loader.collate=ragged"],
+            {"note": "not compared, because nested tensors have no rows of one size: field input"},
+        ),
+        (["loader.collate=pad", "sampling.augment=3"], {"steps": "22 steps of 1 epoch, 1 end of"}),
+        (["loader.batch_size=null", "source.subset={range: [0, 9]}"], {"world sizes": "1: 6"}),
+        (
+            ["loader.collate=pad", "sampling.batch_sampler=docs:batches", "loader.batch_size=null"],
+            {"batch": "9 rows over"},
+        ),
+    ],
+)
+def test_ragged_samples_pass(words, told, table, tmp_path, monkeypatch):
+    (tmp_path / "docs.py").write_text(RAGGED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = ("source=custom", "source.factory=docs:Docs", "source.ragged=[input]", "allow_import=[docs]")
+    try:
+        _, printed = table(
+            main, load_config(*given, "loader.batch_size=8", *JOB, "job.max_combinations=6", "job.epochs=1", *words)
+        )
+    finally:
+        sys.modules.pop("docs", None)
+    for name, text in told.items():
+        assert printed[name].startswith(text)
+    assert len(printed["hash"].split()[0]) == 32
+
+
+def test_what_transforms_draw_is_the_same_however_rows_are_cut(table):
+    flips = ("+transforms.f={kind: horizontal_flip}", "+transforms.t={kind: to_float}")
+    words = (*JOB, "job.max_steps=3", "job.max_combinations=6", "loader.batch_size=16")
+    _, printed = table(main, load_config("cifar10", *flips, *words))
+    _, plain = table(main, load_config("cifar10", *words))
+    assert printed["hash"] == plain["hash"]
+    assert printed["batches"] != plain["batches"]
+
+
 IMPURE = """
 import numpy as np
 
