@@ -271,3 +271,37 @@ def test_samples_pass_through_without_a_batch_axis():
     with Loader(Numbers(5), batch_size=None, shuffle=False) as loader:
         found = [(batch["id"].shape, batch["id"].item(), batch["values"].shape, batch.size) for batch in loader]
     assert found == [((), i, (3,), 1) for i in range(5)]
+
+
+class Uneven:
+    """Batches whose sizes change places from epoch to epoch."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 7
+
+    def __iter__(self):
+        sizes = np.roll([5, 12, 1, 9, 12, 3, 8], self.epoch)
+        samples = np.random.default_rng(self.epoch).permutation(50)
+        return iter([part.tolist() for part in np.split(samples, np.cumsum(sizes)[:-1])])
+
+
+@pytest.mark.parametrize("stop", range(15))
+def test_a_batch_sampler_of_uneven_batches_resumes_at_any_step(stop):
+    with Loader(Numbers(50), batch_sampler=Uneven()) as loader:
+        whole = ids(loader.epoch(0)) + ids(loader.epoch(1)) + ids(loader.epoch(2))
+    with Loader(Numbers(50), batch_sampler=Uneven()) as loader:
+        epoch, left = divmod(stop, 7)
+        iterator = loader.epoch(epoch)
+        for _ in range(left):
+            next(iterator)
+        state = loader.state_dict()
+    with Loader(Numbers(50), batch_sampler=Uneven(), readers=0) as loader:
+        loader.load_state_dict(state)
+        rest = [step for e in range(epoch, 3) for step in ids(loader.epoch(e))]
+    assert rest == whole[stop:]
