@@ -8,6 +8,7 @@ from flodl_pipe.config.base import LocalPath, StrictModel, fault
 from flodl_pipe.config.job import JobConfig, RunJob
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
+from flodl_pipe.config.sampler_conflicts import sampler_conflicts
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.source import SourceConfig
 from flodl_pipe.config.transforms import TransformsSection
@@ -64,4 +65,16 @@ class Config(StrictModel):
                 f"({', '.join(fields)}), got {len(names)}: {', '.join(names)}",
                 at=["loader", "names"],
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_batch_sampler_makes_the_batches(self) -> "Config":
+        problems = sampler_conflicts(
+            batch_sampler=self.sampling.batch_sampler,
+            batch_size=self.loader.batch_size,
+            global_batch_size=self.loader.global_batch_size,
+        )
+        for problem in problems[:1]:  # a validator raises one
+            key = problem.key.removeprefix("loader.")
+            raise fault(f"{problem.message}: set {key}=null", at=["loader", key])
         return self

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from flodl_pipe.config.base import Count, LocalPath, Seed, StrictModel, absolute, fault, shown
 from flodl_pipe.config.callable_path import CallablePath
+from flodl_pipe.config.sampler_conflicts import sampler_conflicts
 
 __all__ = ["INVERSE_FREQUENCY", "DropLast", "OrderName", "SamplingConfig"]
 
@@ -116,23 +117,18 @@ class SamplingConfig(StrictModel):
 
     @model_validator(mode="after")
     def _a_sampler_decides_alone(self) -> "SamplingConfig":
-        both = self.sampler is not None and self.batch_sampler is not None
-        if both:
-            raise fault(
-                "cannot be set together with sampler: each says the whole order; keep one", at=["batch_sampler"]
-            )
-        key = "sampler" if self.sampler is not None else "batch_sampler" if self.batch_sampler is not None else None
-        if key is None:
+        if self.sampler is None and self.batch_sampler is None:
             if self.sampler_args:
-                raise fault("has no meaning without sampler or batch_sampler", at=["sampler_args"])
+                raise fault("have no meaning without sampler or batch_sampler", at=["sampler_args"])
             return self
-        excluded = {"shuffle": True, "order": "uniform", "augment": 1}
-        if key == "batch_sampler":
-            excluded["drop_last"] = True
-        for name, default in excluded.items():
-            if getattr(self, name) != default:
-                why = "decides how often a sample comes" if name == "augment" else "decides that itself"
-                raise fault(
-                    f"{shown(getattr(self, name))} together with {key}, which {why}; take one of the two out", at=[name]
-                )
+        problems = sampler_conflicts(
+            sampler=self.sampler,
+            batch_sampler=self.batch_sampler,
+            shuffle=self.shuffle,
+            order=self.order,
+            augment=self.augment,
+            drop_last=None if self.drop_last is True else self.drop_last,
+        )
+        for problem in problems[:1]:  # a validator raises one
+            raise fault(problem.message, at=[problem.key.removeprefix("sampling.")])
         return self

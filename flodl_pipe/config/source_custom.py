@@ -37,8 +37,8 @@ class CustomConfig(SourceSection):
     """Whether several threads may read the dataset at once."""
 
     ragged: bool | list[str] = False
-    """Fields whose samples differ in length, for `loader.collate` pad, ragged or a function: a list of names; true: those
-    that differ among the first few."""
+    """Fields whose samples differ in length, for `loader.collate` pad, ragged or a function: a list of names; true:
+    those that differ among the first few."""
 
     pure: Annotated[Literal[True], BeforeValidator(_pure)] = True
     """Whether a sample is the same every time it is read."""
