@@ -17,7 +17,7 @@ _BYTE_VOCAB_SIZE = 257
 
 
 class StreamConfig(SourceSection):
-    """Text, line by line or in JSON objects, encoded on the way and cut into windows of ``seq_len`` tokens."""
+    """Text, line by line or in JSON objects, encoded on the way; its windows or its documents are the rows."""
 
     kind: Literal["stream"] = "stream"
     """A stream of text."""
@@ -44,14 +44,22 @@ class StreamConfig(SourceSection):
     """Number of token ids; an id beyond it is an error, and up to 65536 they are stored in two bytes instead of four.
     Null: 257 for bytes, 2**32 for `encode`."""
 
-    seq_len: Count
-    """Tokens of a window; a row stores one more, so that input and target are both this long."""
+    rows: Literal["windows", "documents"] = "windows"
+    """What a row is: a window of `seq_len` tokens, which run on over the ends of documents; or a document, of its own
+    length, for `loader.collate` pad or ragged. A batch of documents holds `input_ids`, not `input` and `target`."""
+
+    seq_len: Count | None = None
+    """Tokens of a window, which need it; a row stores one more, so that input and target are both this long."""
+
+    max_length: Count | None = None
+    """Most tokens of a document, its end among them, where rows are documents, which need it. A longer one is an error:
+    none is cut."""
 
     tail: Literal["drop", "keep"] = "drop"
     """Tokens that fill no last window of a lane: drop them, or keep a shorter window, padded (target -100)."""
 
     shuffle_buffer: Count = 1024
-    """Windows held for shuffling, over all lanes."""
+    """Rows held for shuffling, over all lanes."""
 
     lanes: Count | None = None
     """Logical shards that files are dealt over, at least one per rank and at most one per file; null: one per file, up
@@ -71,5 +79,37 @@ class StreamConfig(SourceSection):
             )
         return self
 
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "StreamConfig":
+        if self.rows == "windows":
+            if self.seq_len is None:
+                raise fault(
+                    "must be set, the tokens of a window, got null; or set rows: documents and max_length",
+                    at=["seq_len"],
+                )
+            if self.max_length is not None:
+                raise fault(
+                    f"must be null where rows are windows, got {self.max_length}: seq_len says how long a window is; "
+                    "or set rows: documents, and seq_len to null",
+                    at=["max_length"],
+                )
+            return self
+        if self.seq_len is not None:
+            raise fault(
+                f"must be null where rows are documents, got {self.seq_len}: each has its own length, of at most "
+                "max_length",
+                at=["seq_len"],
+            )
+        if self.max_length is None:
+            raise fault(
+                "must be set where rows are documents, got null: the most tokens that one may have, its end among them",
+                at=["max_length"],
+            )
+        if self.tail != "drop":
+            raise fault(
+                f"must be drop where rows are documents, got {self.tail!r}: every document is whole", at=["tail"]
+            )
+        return self
+
     def field_names(self) -> tuple[str, ...]:
-        return ("input", "target")
+        return ("input_ids",) if self.rows == "documents" else ("input", "target")

@@ -107,7 +107,8 @@ def outline_stream(
         raise StagingError(
             f"the buffers of {source.num_lanes} lanes take {format_bytes(source.buffer_bytes)}, and "
             f"{format_bytes(max(0, share.num_bytes - held_bytes))} may be held ({share.reason}); lower "
-            "source.shuffle_buffer or source.lanes, or raise loader.ram_max_usage"
+            "source.shuffle_buffer, source.lanes or the length of a row (source.seq_len, source.max_length), or raise "
+            "loader.ram_max_usage"
         )
     plan = plan_engine(
         Knobs(config.mode, config.prefetch, readers),

@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array
+from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.digest import row_hashes
 from flodl_pipe.keyed.pick_keys import PickKeys
@@ -28,7 +29,7 @@ from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.stream_sequence import StreamSequence
 from flodl_pipe.loader.stream_state import StreamState
 from flodl_pipe.loader.stream_steps import StreamSteps
-from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.sources.stream_protocol import RaggedStream, Stream
 
 __all__ = ["StreamReading"]
 
@@ -73,6 +74,7 @@ class StreamReading:
         self._pool, self._pool_lock = pool, pool_lock
         self._making, self._seed = making, seed
         self._keep_digest = keep_digest
+        self._ragged = stream if isinstance(stream, RaggedStream) and stream.delivered.is_ragged else None
         self._names = list(zip(stream.delivered.names, making.rows.names, strict=True))
         self._stored = stream.spec.empty(pool.layout.max_rows)
         self._sequence: StreamSequence | None = None
@@ -241,9 +243,7 @@ class StreamReading:
         making, num_rows = self._making, len(what.samples)
         keys = PickKeys(what.samples, what.repeats, self.ahead.epoch, self._seed)
         if making.is_apart:
-            delivered = making.rows.empty(num_rows)
-            self._deliver(stored, delivered)
-            group.made[0] = making.make(dict(delivered), keys)
+            group.made[0] = making.make(self._delivered(stored, num_rows), keys)
             return
         (run,) = group.runs
         views = {name: view[0] for name, view in self._pool.layout.group_views(run, num_rows).items()}
@@ -253,6 +253,15 @@ class StreamReading:
         delivered = making.rows.empty(num_rows)
         self._deliver(stored, delivered)
         making.one_pass.apply(delivered, keys, views)
+
+    def _delivered(self, stored: Mapping[str, Array], num_rows: int) -> Columns:
+        """Return delivered rows in arrays of their own, by the names of a batch."""
+        if self._ragged is not None:
+            made = self._ragged.deliver_rows(stored)
+            return {shown: made[own] for own, shown in self._names}
+        delivered = self._making.rows.empty(num_rows)
+        self._deliver(stored, delivered)
+        return dict(delivered)
 
     def _deliver(self, stored: Mapping[str, Array], views: Mapping[str, Array]) -> None:
         self._stream.deliver(stored, {own: views[shown] for own, shown in self._names})

@@ -7,7 +7,12 @@ from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.default_path import default_path
 from flodl_pipe.sources.imports import import_callable
 from flodl_pipe.sources.protocol import Fact
-from flodl_pipe.sources.stream_sample import sample_documents, sample_documents_fact
+from flodl_pipe.sources.stream_sample import (
+    sample_documents,
+    sample_documents_fact,
+    sample_lines,
+    sample_lines_fact,
+)
 from flodl_pipe.sources.text_stream import TextStream
 
 __all__ = ["build_stream"]
@@ -30,16 +35,21 @@ def build_stream(config: StreamConfig, data_dir: str, allowed: Sequence[str] = (
     if path is None:
         path = default_path(data_dir, config.kind, config.if_missing)
     if path is None:
-        if config.format == "lines" or config.text_key != "text":
+        if config.format == "lines":
+            path, notes = str(sample_lines()), (sample_lines_fact(),)
+        elif config.text_key == "text":
+            path, notes = str(sample_documents()), (sample_documents_fact(),)
+        else:
             raise SourceError(
-                f"the sample holds JSON lines with the key 'text', and source.format is {config.format}, "
-                f"source.text_key {config.text_key!r}; leave both unset, or set source.path to your data"
+                f"the sample holds JSON lines with the key 'text', and source.text_key is {config.text_key!r}; leave "
+                "it unset, or set source.path to your data"
             )
-        path, notes = str(sample_documents()), (sample_documents_fact(),)
     encode = import_callable(config.encode, allowed, "source.encode") if config.encode else None
     return TextStream.open(
         path,
+        rows=config.rows,
         seq_len=config.seq_len,
+        max_length=config.max_length,
         file_format=config.format,
         tail=config.tail,
         text_key=config.text_key,

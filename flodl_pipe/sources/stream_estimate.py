@@ -1,8 +1,8 @@
-"""About how many tokens text files hold, from a few places in them.
+"""About how many documents and tokens text files hold, from a few places in them.
 
 Plain files are taken as one range of bytes, file after file. It is cut into equal strata, and one place of each is
 read; where in it, the multiples of the golden ratio say, so that files of one size are not all met at their begin.
-What lies between the first and the last line end there tells how many tokens come from how many bytes. Packed files
+What lies between the first and the last line end there tells how many of them come from how many bytes. Packed files
 have no way in but their begin: the first portion of some of them is what there is.
 
 ::
@@ -39,21 +39,23 @@ _GOLDEN = 0.6180339887498949
 
 
 class Estimate(NamedTuple):
-    """About how many tokens there are, and how that was found."""
+    """About how many tokens and documents there are, and how that was found; no tokens where a tokenizer decides."""
 
-    num_tokens: int
+    num_tokens: int | None
+    num_documents: int
     how: str
 
 
 class _Seen(NamedTuple):
-    """Tokens, and the bytes that they come from."""
+    """Tokens and ends of documents, and the bytes that they come from."""
 
     tokens: int
+    documents: int
     bytes: int
 
 
 def estimate_tokens(blobs: Blobs, formats: Sequence[TextFormat], text_key: str) -> Estimate | None:
-    """Return about how many tokens of bytes all files hold; None where sizes do not tell how much is packed.
+    """Return about how many documents and tokens of bytes files hold; None where sizes do not tell how much is packed.
 
     Args:
         blobs: The files.
@@ -63,7 +65,7 @@ def estimate_tokens(blobs: Blobs, formats: Sequence[TextFormat], text_key: str) 
     Raises:
         SourceError: if a file changed, cannot be read, or is packed and damaged at its begin.
     """
-    total, how = 0, []
+    total, documents, how = 0, 0, []
     for kind in sorted(set(formats)):
         files = [file for file, one in enumerate(formats) if one == kind]
         sizes = [content_bytes(blobs, file, kind.packing) for file in files]
@@ -75,8 +77,9 @@ def estimate_tokens(blobs: Blobs, formats: Sequence[TextFormat], text_key: str) 
         num_bytes = int(known.sum())
         # No whole line in sight: documents longer than that are hardly anything but text.
         total += min(num_bytes * seen.tokens // seen.bytes, num_bytes) if seen.bytes else num_bytes
+        documents += round(num_bytes * seen.documents / seen.bytes) if seen.bytes else len(files)
         how.append(said)
-    return Estimate(total, " and ".join(how))
+    return Estimate(total, max(documents, 1), " and ".join(how))
 
 
 def _look_plain(
@@ -124,8 +127,8 @@ def _look_packed(
 
 
 def _sum(seen: Iterable[_Seen]) -> _Seen:
-    tokens, num_bytes = zip(*seen, strict=True)
-    return _Seen(sum(tokens), sum(num_bytes))
+    tokens, documents, num_bytes = zip(*seen, strict=True)
+    return _Seen(sum(tokens), sum(documents), sum(num_bytes))
 
 
 def _read(blobs: Blobs, file: int, offset: int, num_bytes: int) -> bytes:
@@ -135,7 +138,7 @@ def _read(blobs: Blobs, file: int, offset: int, num_bytes: int) -> bytes:
 
 
 def _tokens_in(data: bytes, kind: TextFormat, text_key: str, *, whole: tuple[bool, bool]) -> _Seen:
-    """Count the tokens of a piece; of JSON lines, of those that are not cut.
+    """Count the tokens and documents of a piece; of JSON lines, of those that are not cut.
 
     Args:
         data: The piece.
@@ -144,10 +147,12 @@ def _tokens_in(data: bytes, kind: TextFormat, text_key: str, *, whole: tuple[boo
         whole: Whether its first line begins in it, and its last one ends.
     """
     if not kind.json:
-        return _Seen(count_line_tokens(data, in_line=not whole[0]), len(data))
+        tokens, documents = count_line_tokens(data, in_line=not whole[0])
+        unended = whole[1] and not data.endswith(b"\n")
+        return _Seen(tokens, documents + unended, len(data))
     begin = 0 if whole[0] else data.find(b"\n") + 1 or len(data)
     end = len(data) if whole[1] else data.rfind(b"\n") + 1
-    tokens = num_bytes = 0
+    tokens = documents = num_bytes = 0
     lines = data[begin:end].split(b"\n")
     for raw in lines if lines[-1] else lines[:-1]:
         try:
@@ -156,4 +161,5 @@ def _tokens_in(data: bytes, kind: TextFormat, text_key: str, *, whole: tuple[boo
             continue
         num_bytes += len(raw) + 1
         tokens += len(text.encode("utf-8", "surrogatepass")) + 1 if text else 0
-    return _Seen(tokens, num_bytes)
+        documents += bool(text)
+    return _Seen(tokens, documents, num_bytes)

@@ -17,6 +17,7 @@ from flodl_pipe.sources.token_files import named
 from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.protocol import Blobs
+from flodl_pipe.units import format_count
 
 __all__ = ["TextFiles", "find_files"]
 
@@ -71,6 +72,7 @@ class TextFiles:
 
     def __init__(self, blobs: Blobs, formats: Sequence[TextFormat], text_key: str, encoder: Encoder | None) -> None:
         self.blobs, self.formats, self.text_key = blobs, tuple(formats), text_key
+        self.is_encoded = encoder is not None
         self._encoder = encoder
         self._said: set[int] = set()
         if any(kind.packing == "zst" for kind in self.formats):
@@ -109,13 +111,33 @@ class TextFiles:
         if not any(next(self._runs(file, 0, 1, None), None) for file in range(len(self))):
             raise SourceError(f"{named(self.blobs.names)}: no document, only empty lines; correct source.path")
 
-    def estimate_tokens(self) -> Estimate | None:
-        """Return about how many tokens all files hold; None where sizes do not tell, or a tokenizer decides.
+    def where(self, file: int, place: Place) -> str:
+        """Return file, line and byte of a document, as messages begin; lines are counted now where nobody has.
+
+        Args:
+            file: Which file.
+            place: Where the document begins in it.
+
+        Raises:
+            SourceError: if the file cannot be read.
+        """
+        line = place.line
+        if not line:
+            line = 1
+            for at, chunk in read_content(self.blobs, file, self.formats[file].packing, 0):
+                line += chunk.count(b"\n", 0, max(place.offset - at, 0))
+                if at + len(chunk) >= place.offset:
+                    break
+        return f"{self.blobs.names[file]}, line {format_count(line)} (byte {format_count(place.offset)})"
+
+    def estimate(self) -> Estimate | None:
+        """Return about how many documents and tokens all files hold; None where sizes do not tell.
 
         Raises:
             SourceError: if a file changed, cannot be read, or is packed and damaged at its begin.
         """
-        return None if self._encoder else estimate_tokens(self.blobs, self.formats, self.text_key)
+        found = estimate_tokens(self.blobs, self.formats, self.text_key)
+        return found._replace(num_tokens=None) if found is not None and self._encoder else found
 
     def most_tokens(self) -> int | None:
         """Return a number of tokens that all files together cannot exceed; None where sizes do not tell."""

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from flodl_pipe.arrays import Array
+from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.sources.protocol import Fact, Fingerprint
 
-__all__ = ["LaneReader", "Stream"]
+__all__ = ["LaneReader", "RaggedStream", "Stream"]
 
 
 class LaneReader(Protocol):
@@ -122,4 +123,16 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close what is open in this process; a later read opens it again."""
+        ...
+
+
+@runtime_checkable
+class RaggedStream(Stream, Protocol):
+    """A stream that may deliver ragged fields; then :meth:`deliver_rows` delivers, and ``deliver`` refuses, aloud.
+
+    Its stored rows are of one size all the same: a row as long as the longest there may be, and its length beside it.
+    """
+
+    def deliver_rows(self, stored: Mapping[str, Array]) -> Columns:
+        """Turn stored rows, one array of shape ``(B, *field.shape)`` a field, into delivered ones of their own."""
         ...

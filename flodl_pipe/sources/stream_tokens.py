@@ -157,14 +157,18 @@ def _folded(data: bytes, place: int, in_line: bool) -> Run:
     )
 
 
-def count_line_tokens(data: bytes, *, in_line: bool) -> int:
-    """Return the tokens that a piece of lines encoded as bytes gives, wherever it was cut out.
+def count_line_tokens(data: bytes, *, in_line: bool) -> tuple[int, int]:
+    """Return the tokens that a piece of lines encoded as bytes gives, wherever it was cut out, and the ends among them.
 
     Args:
         data: The piece.
         in_line: Something of its first line lies before it.
     """
-    return sum(len(run.tokens) for run in _byte_runs(data, 0, in_line)) if data else 0
+    tokens = ends = 0
+    for run in _byte_runs(data, 0, in_line) if data else ():
+        tokens += len(run.tokens)
+        ends += int(np.count_nonzero(run.tokens == END_OF_DOCUMENT))
+    return tokens, ends
 
 
 def _run(tokens: Array, first: IndexArray, offset: IndexArray) -> Run:

@@ -1,17 +1,15 @@
-"""Text files of any size as a stream of token windows, without an index.
+"""Text files of any size as a stream of token windows or of documents, without an index.
 
 ::
 
     files --dealt--> lanes --unpacked--> documents --encoded--> tokens --cut--> windows --permuted--> rows
+                                                                `-----------> documents ----/
 
 Files are dealt over lanes: in the order of their names, or of a keyed permutation of ``(seed, epoch)`` when shuffled.
 Within a lane the documents of its files follow each other, and windows run on over the ends of documents and files. The
 parts of this line live in ``stream_*.py``; here they are put together.
-
-Shape letter: ``T`` = ``seq_len``.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import final
@@ -19,25 +17,23 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import Array
-from flodl_pipe.errors import ConfigError, ResumeError, SourceError
+from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.errors import ConfigError, ResumeError
 from flodl_pipe.keyed.permute import ALGORITHM, permutation
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.protocol import Fact, Fingerprint
-from flodl_pipe.sources.shifted import deliver_windows, delivered_spec, stored_spec
 from flodl_pipe.sources.stream_blocks import BlockShuffle, block_rows
 from flodl_pipe.sources.stream_encode import Encoder
 from flodl_pipe.sources.stream_files import TextFiles, find_files
 from flodl_pipe.sources.stream_formats import TextFormat, shown_formats
 from flodl_pipe.sources.stream_protocol import LaneReader
+from flodl_pipe.sources.stream_rows import row_kind
 from flodl_pipe.sources.stream_tokens import BYTE_VOCAB_SIZE
-from flodl_pipe.sources.stream_windows import Place, WindowFeed
-from flodl_pipe.sources.token_files import named
+from flodl_pipe.sources.stream_windows import Place
 from flodl_pipe.storage.protocol import Blobs
 from flodl_pipe.units import format_bytes, format_count
 
 __all__ = ["DEFAULT_LANES", "TextStream"]
-
-_logger = logging.getLogger("flodl_pipe")
 
 DEFAULT_LANES = 16
 """Most lanes that are made when their number is not set."""
@@ -46,23 +42,26 @@ _DOMAIN = 0x7E47
 _LANE_BYTES = 8 << 20
 """What reading a lane takes at its peak, measured: bytes as read, portions unpacked, tokens made of them. A JSON line,
 or one for a tokenizer, that is longer than a portion takes its own size several times more; a zstd file its window."""
-_HELD_WINDOWS = 3
-"""Windows that a lane holds beside the shuffle buffer, where one is longer than a portion: while tokens are joined."""
+_HELD_ROWS = 3
+"""Rows that a lane holds beside the shuffle buffer, where one is longer than a portion: while tokens are joined."""
 _COUNT_ROWS = 1 << 20
 
 
 @final
 class TextStream:
-    """Windows of ``seq_len`` tokens out of text; a :class:`flodl_pipe.sources.stream_protocol.Stream`.
+    """Rows of tokens out of text; a :class:`flodl_pipe.sources.stream_protocol.RaggedStream`.
 
     Args:
         blobs: The files, in the order of a stream that is not shuffled.
         formats: What each is.
-        seq_len: Tokens of a window.
+        rows: ``windows`` of equal length over the ends of documents, or ``documents``, a row each, which are ragged.
+        seq_len: Tokens of a window; None for documents.
+        max_length: Most tokens of a document, its end included; a longer one is an error when it is read. None for
+            windows.
         tail: ``drop`` leaves out the tokens of a lane after its last whole window; ``keep`` makes a shorter window of
             them, padded with input 0 and target -100. With ``keep`` a row is stored with its length beside it.
         text_key: Key of the text in a JSON object.
-        shuffle_buffer: Windows that shuffling holds over all lanes.
+        shuffle_buffer: Rows that shuffling holds over all lanes.
         lanes: Number of lanes; default one per file, at most ``DEFAULT_LANES``.
         encode: Text of a document -> token ids; default bytes, and 256 after each document.
         vocab_size: Number of token ids. It decides how ``encode``'s ids are stored (uint16 up to 65,536, else uint32),
@@ -70,7 +69,7 @@ class TextStream:
         notes: Facts about where the files come from, put before the others.
 
     Raises:
-        ConfigError: if ``seq_len``, ``tail``, ``lanes``, ``shuffle_buffer`` or ``vocab_size`` is impossible.
+        ConfigError: if an argument is impossible, or is missing for such rows or nothing to them.
         SourceError: if no file holds a document, the first one is damaged, or all are too short for a window.
     """
 
@@ -79,7 +78,9 @@ class TextStream:
         blobs: Blobs,
         formats: Sequence[TextFormat],
         *,
-        seq_len: int,
+        rows: str = "windows",
+        seq_len: int | None = None,
+        max_length: int | None = None,
         tail: str = "drop",
         text_key: str = "text",
         shuffle_buffer: int = 1024,
@@ -92,11 +93,9 @@ class TextStream:
         lanes = min(num_files, DEFAULT_LANES) if lanes is None else lanes
         least = 1 if encode else BYTE_VOCAB_SIZE
         vocab_size = vocab_size or (2**32 if encode else BYTE_VOCAB_SIZE)
-        for key, value in (("seq_len", seq_len), ("shuffle_buffer", shuffle_buffer), ("lanes", lanes)):
+        for key, value in (("shuffle_buffer", shuffle_buffer), ("lanes", lanes)):
             if value < 1:
                 raise ConfigError.at(f"source.{key}", f"must be at least 1, got {value}")
-        if tail not in ("drop", "keep"):
-            raise ConfigError.at("source.tail", f"must be drop or keep, got {tail!r}")
         if not least <= vocab_size <= 2**32:
             what = "" if encode else "text as bytes has ids 0 .. 256 (256 ends a document): "
             raise ConfigError.at("source.vocab_size", f"{what}must be {least} to 2**32, got {vocab_size}")
@@ -109,33 +108,29 @@ class TextStream:
         dtype = "uint16" if vocab_size <= 1 << 16 or not encode else "uint32"
         encoder = Encoder(encode, dtype, vocab_size) if encode else None
         self._files = TextFiles(blobs, formats, text_key, encoder)
-        self._seq_len, self._keep_tail, self._notes = seq_len, tail == "keep", notes
+        self._rows = row_kind(rows, seq_len=seq_len, max_length=max_length, tail=tail, dtype=dtype)
+        self._notes = notes
         self._encode_name = f"{encode.__module__}:{encode.__qualname__}" if encode else "bytes"
         self._block_rows = block_rows(shuffle_buffer, lanes)
-        self._said_tail = False
         self.num_lanes = lanes
-        self.spec = stored_spec(dtype, seq_len, keep_tail=self._keep_tail)
-        self.delivered = delivered_spec(seq_len)
-        self.buffer_bytes = lanes * ((self._block_rows + _HELD_WINDOWS) * self.spec.row_bytes + _LANE_BYTES)
+        self.spec, self.delivered = self._rows.spec, self._rows.delivered
+        self.buffer_bytes = lanes * ((self._block_rows + _HELD_ROWS) * self.spec.row_bytes + _LANE_BYTES)
         self.tag = f"text/1 lanes={lanes} block={self._block_rows} {ALGORITHM}"
         self._files.require_document()
-        estimate = self._files.estimate_tokens()
-        self.num_samples_estimate = None if estimate is None else estimate.num_tokens // seq_len
-        self._how = "not known before they are read" if estimate is None else estimate.how
-        most = self._files.most_tokens()
-        if most is not None and most <= seq_len and not self._keep_tail:
-            raise SourceError(
-                f"{named(blobs.names)}: too short for a window: at most {format_count(most)} tokens, and a window has "
-                f"seq_len + 1 = {format_count(seq_len + 1)}; lower source.seq_len, set source.tail=keep, or give more "
-                "text"
-            )
+        estimate = self._files.estimate()
+        self.num_samples_estimate = None if estimate is None else self._rows.count(estimate)
+        known = estimate is not None and self.num_samples_estimate is not None
+        self._how = estimate.how if estimate is not None and known else "not known before they are read"
+        self._rows.require_enough(self._files)
 
     @classmethod
     def open(
         cls,
         path: str | Sequence[str],
         *,
-        seq_len: int,
+        rows: str = "windows",
+        seq_len: int | None = None,
+        max_length: int | None = None,
         file_format: str = "auto",
         tail: str = "drop",
         text_key: str = "text",
@@ -149,7 +144,9 @@ class TextStream:
 
         Args:
             path: A file, a folder, a glob pattern, or a list of them; see :mod:`flodl_pipe.storage.listing`.
-            seq_len: See the class, like what is not named here.
+            rows: See the class.
+            seq_len: See the class.
+            max_length: See the class.
             file_format: See :mod:`flodl_pipe.sources.stream_formats`.
             tail: See the class.
             text_key: See the class.
@@ -167,7 +164,9 @@ class TextStream:
         return cls(
             blobs,
             formats,
+            rows=rows,
             seq_len=seq_len,
+            max_length=max_length,
             tail=tail,
             text_key=text_key,
             shuffle_buffer=shuffle_buffer,
@@ -194,28 +193,32 @@ class TextStream:
         return total
 
     def deliver(self, stored: Mapping[str, Array], out: Mapping[str, Array]) -> None:
-        """Slice and widen stored windows; see :meth:`flodl_pipe.sources.protocol.Source.deliver`."""
-        deliver_windows(stored, out, keep_tail=self._keep_tail)
+        """Slice and widen stored windows; see :meth:`flodl_pipe.sources.protocol.Source.deliver`.
+
+        Raises:
+            LoaderError: if rows are documents.
+        """
+        self._rows.deliver(stored, out)
+
+    def deliver_rows(self, stored: Mapping[str, Array]) -> Columns:
+        """Deliver stored rows of any kind; see :meth:`flodl_pipe.sources.stream_protocol.RaggedStream.deliver_rows`."""
+        return self._rows.deliver_rows(stored)
 
     def fingerprint(self, *, full: bool = False) -> Fingerprint:
         """Return the identity of files and windows; see :class:`flodl_pipe.sources.protocol.Fingerprint`."""
         blobs, formats = self._files.blobs, self._files.formats
         kinds = ",".join(map(str, formats))
         key = self._files.text_key if any(kind.json for kind in formats) else ""
-        tail = ", tail kept" if self._keep_tail else ""
         summary = (
             f"stream: {len(formats)} files ({shown_formats(formats)}), {format_count(int(blobs.sizes.sum()))} bytes, "
-            f"encoded by {self._encode_name} to {self.spec.fields[0].dtype}, seq_len {self._seq_len}{tail}"
+            f"encoded by {self._encode_name} to {self.spec.fields[0].dtype}, {self._rows.summary}"
         )
-        layout = f"stream/1|{kinds}|{key}|{self._encode_name}|{self.spec}"
+        layout = f"stream/1|{kinds}|{key}|{self._encode_name}|{self.spec}{self._rows.layout}"
         return JoinedBytes(blobs, np.zeros_like(blobs.sizes), blobs.sizes).fingerprint(summary, layout, full=full)
 
     def facts(self) -> tuple[Fact, ...]:
         """Return what ``plan`` tells: files, lanes, buffers, and what is left out."""
-        rows, lanes = self._block_rows, self.num_lanes
-        left = (
-            "one padded window a lane" if self._keep_tail else f"at most {format_count(self._seq_len)} a lane, dropped"
-        )
+        rows, name = self._block_rows, self._rows.name
         blobs, formats = self._files.blobs, self._files.formats
         count = self.num_samples_estimate
         about = "" if count is None else f"about {format_count(count)} an epoch, "
@@ -223,11 +226,11 @@ class TextStream:
             *self._notes,
             Fact("files", f"{len(formats)} ({shown_formats(formats)}), first {blobs.names[0]}"),
             Fact("size", format_bytes(int(blobs.sizes.sum()))),
-            Fact("windows", about + self._how),
+            Fact(name, about + self._how),
             Fact("tokens", f"{self.spec.fields[0].dtype}, encoded by {self._encode_name}"),
-            Fact("lanes", f"{lanes}, blocks of {format_count(rows)} windows when shuffled"),
+            Fact("lanes", f"{self.num_lanes}, blocks of {format_count(rows)} {name} when shuffled"),
             Fact("buffers of all lanes", format_bytes(self.buffer_bytes)),
-            Fact("tail tokens in no window", left),
+            *self._rows.facts(),
         )
 
     def check_unchanged(self) -> None:
@@ -247,29 +250,11 @@ class TextStream:
         files: list[int] = order[lane :: self.num_lanes].tolist()
         return files
 
-    def _open_feed(self, lane: int, files: list[int], mark: str) -> WindowFeed:
+    def _open_feed(self, lane: int, files: list[int], mark: str) -> LaneReader:
         place = Place.parse(mark) if mark else Place(0, 0, 0, 1)
         if place.file > len(files):
             raise ResumeError(
                 f"the saved place is in file {place.file} of lane {lane}, which has {len(files)}; the state belongs to "
                 "other data, resume with the data it was saved with"
             )
-        return WindowFeed(
-            self._files.runs(files, place),
-            place,
-            num_files=len(files),
-            seq_len=self._seq_len,
-            dtype=self.spec.fields[0].dtype,
-            has_places=[self._files.has_places(file) for file in files],
-            keep_tail=self._keep_tail,
-            left_out=partial(self._say_tail, lane),
-        )
-
-    def _say_tail(self, lane: int, num_tokens: int) -> None:
-        if not self._said_tail:
-            self._said_tail = True
-            _logger.info(
-                "lane %d of the stream ends with %s that fill no window and are left out, as in every lane and epoch "
-                "(at most %s; source.tail=keep pads them)",
-                *(lane, f"{format_count(num_tokens)} tokens", format_count(self._seq_len)),
-            )
+        return self._rows.open(self._files, lane, files, place)

@@ -96,7 +96,7 @@ def test_conf_and_recipes_hold_no_python():
 def test_the_recipes_are_known():
     assert recipe_names() == [
         *("cifar10", "cifar10_disk", "custom", "fashion_mnist", "mixture", "mnist", "nanogpt_bin", "olmo_shards"),
-        *("olmo_shards_npy", "remote_shards", "shakespeare_char", "text_stream"),
+        *("olmo_shards_npy", "remote_shards", "shakespeare_char", "text_lines", "text_stream"),
     ]
 
 

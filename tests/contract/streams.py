@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.errors import FlodlPipeError
-from flodl_pipe.sources.stream_protocol import LaneReader, Stream
+from flodl_pipe.sources.stream_protocol import LaneReader, RaggedStream, Stream
 
 SEED = 7
 Rows = dict[str, Any]
@@ -236,12 +237,39 @@ class StreamContract:
 
     def test_arrays_have_the_types_and_shapes_of_the_specs(self, stream: Stream) -> None:
         rows = read_lane(stream, 0)
+        if stream.delivered.is_ragged:
+            self.check_ragged_rows(stream, rows)
+            return
         count = len(first(rows))
         out = {field.name: np.empty((count, 2, *field.shape), field.dtype) for field in stream.delivered}
         stream.deliver(rows, {name: value[:, 1] for name, value in out.items()})
         flat = stream.delivered.empty(count)
         stream.deliver(rows, flat)
         require_equal({name: value[:, 1] for name, value in out.items()}, flat)
+
+    def check_ragged_rows(self, stream: Stream, rows: Rows) -> None:
+        assert not stream.spec.is_ragged  # rows are stored with one size
+        assert isinstance(stream, RaggedStream)
+        with pytest.raises(FlodlPipeError):
+            stream.deliver(rows, {})
+        count = len(first(rows))
+        columns = stream.deliver_rows(rows)
+        assert tuple(columns) == stream.delivered.names
+        for field in stream.delivered:
+            column = columns[field.name]
+            assert len(column) == count
+            values = column.values if isinstance(column, Ragged) else column
+            assert isinstance(column, Ragged) == field.is_ragged
+            assert (values.dtype, values.shape[1:]) == (np.dtype(field.dtype), field.shape)
+            assert not any(np.shares_memory(values, stored) for stored in rows.values())
+            if isinstance(column, Ragged):
+                assert column.lengths.max() <= field.expected_length
+        for row in range(count):  # a row does not hang on the rows beside it
+            alone = stream.deliver_rows({name: value[row : row + 1] for name, value in rows.items()})
+            for name, column in columns.items():
+                one, found = alone[name], column.row(row) if isinstance(column, Ragged) else column[row]
+                np.testing.assert_array_equal(one.row(0) if isinstance(one, Ragged) else one[0], found)
+        assert all(len(column) == 0 for column in stream.deliver_rows({n: v[:0] for n, v in rows.items()}).values())
 
     def test_a_pickled_copy_is_small_and_reads_the_same(self, stream: Stream) -> None:
         if not self.pickles:

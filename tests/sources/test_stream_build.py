@@ -38,6 +38,15 @@ def test_every_key_reaches_the_stream(tmp_path: Path) -> None:
     assert len(read_lane(stream, 0)["tokens"]) == 6
 
 
+def test_documents_are_what_the_config_says(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\nthree\n")
+    config = StreamConfig(path=str(tmp_path / "a.txt"), rows="documents", max_length=6)
+    stream = build_stream(config, "")
+    assert read_lane(stream, 0, shuffle=False)["num_tokens"].tolist() == [4, 6]
+    assert stream.delivered.names == config.field_names() == ("input_ids",)
+    assert stream.delivered.is_ragged
+
+
 def test_a_tokenizer_comes_from_a_module_that_is_allowed(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "streamtok.py").write_text("def encode(text):\n    return [len(text)] * 3\n")
     (tmp_path / "a.txt").write_text("four\n")
@@ -74,16 +83,35 @@ def test_the_sample_is_text_in_json_lines(tmp_path: Path) -> None:
 def test_no_path_and_no_folder_is_an_error_unless_a_sample_is_wanted(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source\.path is not set and .*stream does not exist"):
         build_stream(StreamConfig(seq_len=2), str(tmp_path))
-    with pytest.raises(SourceError, match=r"source\.format is lines"):
-        build_stream(StreamConfig(seq_len=2, if_missing="sample", format="lines"), str(tmp_path))
+    with pytest.raises(SourceError, match=r"source\.text_key is 'body'"):
+        build_stream(StreamConfig(seq_len=2, if_missing="sample", text_key="body"), str(tmp_path))
+
+
+def test_the_sample_of_lines_is_short_lines_of_text(tmp_path: Path) -> None:
+    config = StreamConfig(rows="documents", max_length=256, if_missing="sample", format="lines")
+    stream = build_stream(config, str(tmp_path))
+    files = sorted((tmp_path / "cache").rglob("*.txt"))
+    assert len(files) == stream.num_lanes == 8
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    assert 0 < min(map(len, lines)) <= max(map(len, lines)) < 256
+    counted = sum(stream.count_lane(lane, seed=0, epoch=0, shuffle=False) for lane in range(8))
+    assert counted == len(lines) > 10_000
+    assert stream.num_samples_estimate == pytest.approx(counted, rel=0.1)
+    assert stream.facts()[0].name == "sample data"
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "seq_len"),
+        ({}, "must be set, the tokens of a window, got null; or set rows: documents"),
         ({"seq_len": 0}, "seq_len"),
         ({"seq_len": 2, "format": "csv"}, "format"),
+        ({"seq_len": 2, "rows": "lines"}, "rows"),
+        ({"seq_len": 2, "max_length": 2}, "must be null where rows are windows, got 2"),
+        ({"rows": "documents"}, "must be set where rows are documents, got null"),
+        ({"rows": "documents", "max_length": 0}, "max_length"),
+        ({"rows": "documents", "max_length": 2, "seq_len": 2}, "must be null where rows are documents, got 2"),
+        ({"rows": "documents", "max_length": 2, "tail": "keep"}, "every document is whole"),
         ({"seq_len": 2, "text_key": ""}, "text_key"),
         ({"seq_len": 2, "encode": "mypkg.text.encode"}, r"Did you mean 'mypkg\.text:encode'"),
         ({"seq_len": 2, "encode": "os.system('x')"}, "must be MODULE:CALLABLE"),
