@@ -2,11 +2,11 @@
 stop a run.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from flodl_pipe.config.base import LocalPath, NonNegative, Seed, StrictModel, fault, shown
+from flodl_pipe.config.base import Count, LocalPath, NonNegative, Seed, StrictModel, fault, shown
 
 __all__ = ["SourceSection", "SubsetConfig"]
 
@@ -52,21 +52,18 @@ class SubsetConfig(StrictModel):
         return self
 
 
-def _on_error(value: Any) -> Any:
-    if value == "raise":
-        return value
-    remedy = "; skipping damaged samples is not served yet" if value == "skip" else ""
-    raise fault(f"must be 'raise', got {shown(value)}{remedy}")
-
-
 class SourceSection(StrictModel):
     """Base of every kind of source."""
 
     subset: SubsetConfig | None = None
     """Which samples are used; null: all. `{range, indices, fraction, split, take, seed}`."""
 
-    on_error: Annotated[Literal["raise"], BeforeValidator(_on_error)] = "raise"
-    """What a damaged sample does: it ends the run with an error that names it."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """What a sample that cannot be read does: end the run with an error that names it, or be skipped: its row is marked
+    in `batch.valid`, and nothing else changes."""
+
+    max_skipped: Count = 100
+    """With `on_error: skip`: one more sample than this ends the run."""
 
     def field_names(self) -> tuple[str, ...] | None:
         """Return the names of the fields that are delivered, in order; None where only the data can tell."""
@@ -74,7 +71,9 @@ class SourceSection(StrictModel):
 
     def notes(self) -> tuple[tuple[str, str], ...]:
         """Return what was set and has no effect, or another one than asked: keys, and what to say about them."""
-        values = dict(self)
-        if values.get("path") is None or values.get("if_missing") in (None, "error"):
-            return ()
-        return (("if_missing", f"{values['if_missing']}, no effect: source.path is set"),)
+        values, notes = dict(self), []
+        if values.get("path") is not None and values.get("if_missing") not in (None, "error"):
+            notes.append(("if_missing", f"{values['if_missing']}, no effect: source.path is set"))
+        if self.on_error == "raise" and self.max_skipped != type(self).model_fields["max_skipped"].default:
+            notes.append(("max_skipped", f"{self.max_skipped}, no effect: source.on_error is raise"))
+        return tuple(notes)

@@ -91,6 +91,17 @@ class MixtureConfig(SourceSection):
         for name in self.parts:
             if not _NAME.fullmatch(name):
                 raise fault(f"{shown(name)} is not a name: use letters, digits, _ and -", at=["parts", name])
+        for name, part in self.parts.items():
+            if part.source.on_error != "raise":
+                raise fault(
+                    "must be raise in a part, got skip: the mixture's own source.on_error decides for all parts",
+                    at=["parts", name, "source", "on_error"],
+                )
+            if part.source.max_skipped != type(part.source).model_fields["max_skipped"].default:
+                raise fault(
+                    "has no effect in a part: the mixture's own source.max_skipped counts for all parts; leave it",
+                    at=["parts", name, "source", "max_skipped"],
+                )
         if self.epoch_samples is not None and self.epoch_samples % self.block:
             below = self.epoch_samples // self.block * self.block
             raise fault(

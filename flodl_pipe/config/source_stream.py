@@ -72,6 +72,12 @@ class StreamConfig(SourceSection):
                 "must be null for a stream, which has no sample numbers to choose by; choose files with path instead",
                 at=["subset"],
             )
+        if self.on_error == "skip":
+            raise fault(
+                "must be raise for a stream, got skip: where a sample cannot be read, it is not known where the next "
+                "one begins, and positions would shift",
+                at=["on_error"],
+            )
         if self.encode is None and self.vocab_size is not None and self.vocab_size < _BYTE_VOCAB_SIZE:
             raise fault(
                 f"must be at least {_BYTE_VOCAB_SIZE} for text as bytes (256 ends a document), got {self.vocab_size}",

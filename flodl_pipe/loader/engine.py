@@ -4,6 +4,7 @@ Built once per global batch. The engine holds no reference to the loader, so tha
 """
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from flodl_pipe.errors import ConfigError, ResumeError
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
+from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
 from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.parts import Parts
@@ -24,6 +26,7 @@ from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.upcoming import Upcoming
 from flodl_pipe.memory.ledger import process_ledger
@@ -33,6 +36,8 @@ from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Engine"]
+
+_log = logging.getLogger("flodl_pipe")
 
 
 @final
@@ -73,7 +78,8 @@ class Engine:
         self._steps = outline.steps
         self._making = outline.making
         self.has_repeats = outline.order.num_repeats != 1
-        self.stream = outline.stream
+        self._skipped = None if parts.max_skipped is None else SkipLedger(parts.max_skipped)
+        self.stream = outline.stream.with_ledger(self._skipped)
         self.num_samples: int | None = len(source)
         self.num_picks: int | None = outline.order.num_picks
         self.num_batches: int | None = outline.steps.num_steps()
@@ -92,7 +98,11 @@ class Engine:
             if self.plan.mode == "resident":
                 self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
                 self._resident = ResidentSet(
-                    source, read_lock=self._read_lock, on_give_up=self._resident_given_up, needs_rows=needs_rows
+                    source,
+                    read_lock=self._read_lock,
+                    on_give_up=self._resident_given_up,
+                    needs_rows=needs_rows,
+                    skips=self._skipped is not None,
                 )
         except BaseException:
             self._ledger.release(self._owner)
@@ -109,10 +119,12 @@ class Engine:
             seed=sampling.seed,
             keep_digest=keep_digest,
             check_purity=config.check_purity,
+            skipped=self._skipped,
         )
         self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps)
         self._pace = Pace(self.plan.num_readers)
         self._close_source = close_of(source)
+        self._interrupt = partial(_interrupt, self._filler.reads, self._close_source)
         self._reading: Reading | None = None
         self._process = os.getpid()
 
@@ -149,7 +161,7 @@ class Engine:
 
     def is_end(self, spot: Spot) -> bool:
         """Return whether no step is left; see :class:`flodl_pipe.loader.feed.Feed`."""
-        return not self._steps.num_steps(spot.position)
+        return not self._steps.of_epoch(spot.epoch).num_steps(spot.position)
 
     def spot(self, cursor: Cursor) -> Spot:
         """Return the place of a cursor; see :class:`flodl_pipe.loader.feed.Feed`."""
@@ -159,6 +171,7 @@ class Engine:
                 f"loader state: it holds the {what}, which this source is not; the state was edited or damaged, resume "
                 "from another one"
             )
+        self._skip(from_text(cursor.skipped, num_samples=len(self._source)))
         if isinstance(self._order, MixtureOrder):
             position = cursor.epoch * self._order.num_picks + cursor.position
             self._follow(self._order.with_history(cursor.mixture, position))
@@ -169,6 +182,19 @@ class Engine:
         mixing = other.stream.mixing
         if isinstance(mixing, MixtureOrder):
             self._follow(mixing)
+        if other.stream.skipped is not None:
+            self._skip(other.stream.skipped.entries())
+
+    def _skip(self, entries: tuple[Skipped, ...]) -> None:
+        """Take over samples that are skipped."""
+        if self._skipped is not None:
+            self._skipped.take_over(entries)
+        elif entries:
+            _log.warning(
+                "the saved state lists %d skipped samples, which are read again: source.on_error is raise, and one "
+                "that still cannot be read ends the run",
+                len(entries),
+            )
 
     def _follow(self, order: MixtureOrder) -> None:
         self._order = order
@@ -202,6 +228,7 @@ class Engine:
             self._bundled.check_unchanged()
         if not self.plan.num_readers and self._resident is not None:
             self._resident.load()  # without threads there is no background to load in
+        self._filler.reads.begin()
         self._reading = Reading(
             self.plan,
             self._filler,
@@ -210,7 +237,7 @@ class Engine:
             self._upcoming.take(self._order, spot.epoch, spot.position),
             self._pace,
             is_apart=self._making.is_apart,
-            interrupt=self._close_source,
+            interrupt=self._interrupt,
             on_all_claimed=partial(self._upcoming.prepare, self._order, spot.epoch + 1),
         )
         return self._reading
@@ -242,3 +269,8 @@ class Engine:
 def close_of(source: Source) -> Callable[[], None]:
     """Return what closes a source's files; nothing for one that has none."""
     return source.close if isinstance(source, BundledSource) else lambda: None
+
+
+def _interrupt(reads: SkippingReads, close_source: Callable[[], None]) -> None:
+    reads.interrupt()
+    close_source()

@@ -3,6 +3,7 @@
 import torch
 
 from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.ledger import Skipped
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
@@ -119,6 +120,15 @@ class LoaderFacts:
     def statistics(self) -> Statistics:
         """Return what was handed out so far."""
         return self._counters.snapshot()
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Samples that could not be read and are skipped, ascending, each with the reason.
+
+        Those that this rank has met, also ahead of the loop, and those of the state that it resumed from.
+        """
+        ledger = self._engine.stream.skipped
+        return () if ledger is None else ledger.entries()
 
     def where(self, sample: int, epoch: int, repeat: int = 0) -> RowPlace | None:
         """Return the step, rank and row in which a sample comes, computed without reading data.

@@ -124,7 +124,7 @@ class Feed(Protocol):
         ...
 
     def inherit(self, other: "Feed") -> None:
-        """Take over what an engine that this one replaces remembers: how a mixture's weights changed."""
+        """Take over what an engine that this one replaces remembers: changed weights of a mixture, skipped samples."""
         ...
 
     def parts(self, spot: Spot) -> tuple[tuple[str, int, int], ...]:

@@ -4,6 +4,8 @@ One call of the source reads all rows of a group into the reader's own scratch r
 processor's cache), and one call of ``deliver`` per run of slots widens them into place. The number of Python steps is
 per group, not per row. A resident set that keeps samples field by field delivers them by itself. Fused transforms take
 delivered rows from scratch to slots, step by step; batches that are made apart are made step by step too.
+
+Where samples are skipped, their rows come as other rows of the step, and are marked in the group.
 """
 
 import contextlib
@@ -13,14 +15,16 @@ from typing import final
 
 import numpy as np
 
-from flodl_pipe.arrays import Array, WordArray
+from flodl_pipe.arrays import Array, BoolArray, WordArray
 from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Group
+from flodl_pipe.loader.ledger import SkipLedger
 from flodl_pipe.loader.lookahead import Lookahead, Rows
 from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.planes import PlaneStore
 from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import Run, SlotLayout
 from flodl_pipe.loader.stored import StoredRows, part_of
 from flodl_pipe.sources.protocol import Source
@@ -45,6 +49,10 @@ class Filler:
         seed: Run seed, for the keys of rows.
         keep_digest: Whether to hash the stored rows of every step.
         check_purity: Whether to read the first samples twice and compare.
+        skipped: Ledger of the samples that are skipped; None: a sample that cannot be read is an error.
+
+    Attributes:
+        reads: Reads the stored rows.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class Filler:
         seed: int,
         keep_digest: bool,
         check_purity: bool,
+        skipped: SkipLedger | None = None,
     ) -> None:
         self._source = source
         self._layout = layout
@@ -70,8 +79,9 @@ class Filler:
         self._keep_digest = keep_digest
         self._check_purity = check_purity and __debug__
         self._stored = StoredRows(source, making.rows.names, resident=resident, read_lock=read_lock)
+        self.reads = SkippingReads(self._stored, source.spec, skipped, unit=making.unit)
         self._scratch = threading.local()
-        self._hash_lock = threading.Lock()
+        self._parts_lock = threading.Lock()  # parts of a step are read at once
 
     def fill(self, group: Group, part: int, ahead: Lookahead) -> None:
         """Read one part of a group and make it; what goes wrong is recorded in the group.
@@ -93,12 +103,18 @@ class Filler:
             else:
                 self._fill_one_by_one(group, rows, ahead)
         if self._check_purity and group.error is None:
-            self._check_purity = False  # several readers may come here at once: once more does no harm
             try:
-                with self._read_lock:
-                    require_pure(self._source, rows.samples[:_PURITY_SAMPLES])
+                self._require_pure(rows)
             except Exception as error:  # noqa: BLE001 - as above
                 group.fail(error, 0)
+
+    def _require_pure(self, rows: Rows) -> None:
+        samples = self.reads.readable(rows.samples[:_PURITY_SAMPLES])
+        if not len(samples):
+            return  # the next group's, then
+        self._check_purity = False  # several readers may come here at once: once more does no harm
+        with self._read_lock:
+            require_pure(self._source, samples)
 
     def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead) -> None:
         for step in range(group.num_steps):
@@ -111,16 +127,20 @@ class Filler:
     def _fill_steps(self, group: Group, first: int, last: int, rows: Rows, ahead: Lookahead) -> None:
         """Make whole steps ``first .. last - 1`` of the group."""
         step_rows = len(rows.samples) // group.num_steps
-        planes, making = self._planes(), self._making
+        wanted = rows.part(slice(first * step_rows, last * step_rows))
+        planes, making = self._planes(wanted), self._making
         if planes is not None and making.one_pass is None:
             self._copy_steps(planes, group, first, last, rows)
             return
-        wanted = rows.part(slice(first * step_rows, last * step_rows))
         stored: Columns | None = None
         if planes is None:
-            stored = self._stored.read(wanted.samples)
+            stored, good = self.reads.read(wanted.samples, step_rows)
+            if good is not None:
+                by_step = good.reshape(last - first, step_rows)
+                for step in np.flatnonzero(~by_step.all(axis=1)).tolist():
+                    self._mark(group, first + step, slice(0, step_rows), by_step[step], step_rows)
             if self._keep_digest:
-                hashes = self._hash(group, wanted, stored, ahead).reshape(last - first, step_rows, 2)
+                hashes = self._hash(group, wanted, stored, good, ahead).reshape(last - first, step_rows, 2)
                 group.hash_sums[first:last] = hashes.sum(axis=1, dtype=np.uint64)
         if making.is_apart:
             assert stored is not None
@@ -151,27 +171,39 @@ class Filler:
         if here.start == here.stop:
             return
         (run,) = group.runs
-        planes, wanted = self._planes(), rows.part(here)
+        planes, wanted = self._planes(rows), rows.part(here)
         if planes is not None and self._making.one_pass is None:
             fields = self._layout.step_views(run, num_rows, planes.opaque)
             planes.deliver(planes.rows(wanted.samples), [view[:, here] for view in fields])
             return
-        stored = None if planes is not None else self._stored.read(wanted.samples)
-        if stored is not None and self._keep_digest:
-            hashes = self._hash(group, wanted, stored, ahead)
-            with self._hash_lock:
-                group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
+        stored: Columns | None = None
+        if planes is None:
+            stored, good = self.reads.read(rows.samples, num_rows, here)
+            if good is not None:
+                self._mark(group, 0, here, good, num_rows)
+            if self._keep_digest:
+                hashes = self._hash(group, wanted, stored, good, ahead)
+                with self._parts_lock:
+                    group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
         views = {name: view[0, here] for name, view in self._layout.group_views(run, num_rows).items()}
         if self._making.one_pass is not None:
             self._pass(planes if stored is None else stored, wanted, views, ahead.epoch)
         elif stored is not None:
             self._stored.deliver(stored, views)
 
-    def _planes(self) -> PlaneStore | None:
+    def _mark(self, group: Group, step: int, here: slice, good: BoolArray, num_rows: int) -> None:
+        """Mark which rows of a step hold samples of their own."""
+        with self._parts_lock:
+            if step not in group.valid:
+                group.valid[step] = np.ones(num_rows, dtype=np.bool_)
+            group.valid[step][here] = good
+
+    def _planes(self, rows: Rows) -> PlaneStore | None:
         """Return the resident samples field by field, where no stored rows are needed."""
         if self._resident is None or self._keep_digest or self._making.is_apart:
             return None
-        return self._resident.planes
+        planes = self._resident.planes
+        return None if planes is None or self.reads.skips_any(rows.samples) else planes
 
     def _copy_steps(self, planes: PlaneStore, group: Group, first: int, last: int, rows: Rows) -> None:
         """Fill whole steps field by field, without stored rows in between."""
@@ -207,9 +239,11 @@ class Filler:
     def _keys(self, rows: Rows, epoch: int) -> PickKeys:
         return PickKeys(rows.samples, rows.repeats, epoch, self._seed)
 
-    def _hash(self, group: Group, rows: Rows, stored: Columns, ahead: Lookahead) -> WordArray:
+    def _hash(self, group: Group, rows: Rows, stored: Columns, good: BoolArray | None, ahead: Lookahead) -> WordArray:
         """Return the hashes of stored rows, zero for rows that only fill a place."""
         hashes = self._stored.hashes(stored, ahead.epoch, rows)
+        if good is not None:
+            hashes[~good] = 0
         # Only an epoch's last step has such rows, or one of a batch sampler's, which are groups of their own.
         last = ahead.step(group.first_step + group.num_steps - 1)
         if last.num_valid < last.num_rows:

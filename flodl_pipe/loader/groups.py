@@ -41,7 +41,7 @@ class Group:
         runs: Slots of the steps, in step order; none where batches are made apart.
         rows: What stands in the rows of the steps, step after step; None until the first reader looks it up.
         made: Batches of the steps that were made apart: names and tensors.
-        valid: For each step whose rows were skipped in part, which of its rows count; bool, shape ``(rows,)``.
+        valid: For each step with skipped samples, which of its rows hold samples of their own; bool, ``(rows,)``.
         hash_sums: Sum of the row hashes of each step's valid rows, uint64 of shape ``(num_steps, 2)``; zeros when no
             digest is kept.
         error: What went wrong, at step ``failed_step``; the steps before it are good.

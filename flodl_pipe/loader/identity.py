@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
 
+from flodl_pipe.loader.ledger import SkipLedger
 from flodl_pipe.loader.stream_state import StreamState
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.protocol import Fingerprint
@@ -47,6 +48,7 @@ class StreamIdentity:
         global_batch: Rows of a step over all ranks.
         mixing: The order of a mixture, whose history belongs to a cursor; None for others.
         transforms: Tag of the transforms.
+        skipped: Ledger of the samples that are skipped; None where a sample that cannot be read is an error.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class StreamIdentity:
         global_batch: int,
         mixing: Mixing | None = None,
         transforms: str = "",
+        skipped: SkipLedger | None = None,
     ) -> None:
         self._source = source
         self.order_tag = order_tag
         self.global_batch = global_batch
         self.mixing = mixing
         self.transforms = transforms
+        self.skipped = skipped
 
     @cached_property
     def fingerprint(self) -> str:
@@ -73,13 +77,20 @@ class StreamIdentity:
 
         A new object: batches that were handed out keep the identity they came with, and with it their cursors.
         """
-        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing, self.transforms)
+        return self._with(mixing, self.skipped)
+
+    def with_ledger(self, skipped: SkipLedger | None) -> "StreamIdentity":
+        """Return the same stream with a ledger of skipped samples, which its cursors will hold."""
+        return self._with(self.mixing, skipped)
+
+    def _with(self, mixing: Mixing | None, skipped: SkipLedger | None) -> "StreamIdentity":
+        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing, self.transforms, skipped)
         if "fingerprint" in self.__dict__:
             other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     def cursor(self, spot: Spot) -> Cursor:
-        """Return the cursor at a place."""
+        """Return the cursor at a place. It lists the samples that are skipped by now, also those met ahead of it."""
         mixing = self.mixing
         return Cursor(
             spot.epoch,
@@ -89,6 +100,7 @@ class StreamIdentity:
             self.fingerprint,
             transforms=self.transforms,
             mixture="" if mixing is None else mixing.history(spot.epoch * mixing.num_picks + spot.position),
+            skipped="" if self.skipped is None else self.skipped.text(),
             streams="" if spot.lanes is None else spot.lanes.text((spot.epoch, spot.position, self.global_batch)),
         )
 

@@ -8,7 +8,7 @@ from typing import Self, final
 import numpy as np
 import torch
 
-from flodl_pipe.arrays import IndexArray, WordArray
+from flodl_pipe.arrays import BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
@@ -68,7 +68,7 @@ class LoaderIterator(Iterator[Batch]):
         self._no_repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
         self._no_repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
-        self._batches: deque[tuple[Batch, RankStep, Spot, WordArray]] = deque()
+        self._batches: deque[tuple[Batch, int, Spot, WordArray]] = deque()  # with the number of valid rows
         self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
@@ -86,8 +86,8 @@ class LoaderIterator(Iterator[Batch]):
             self._reading.hand_over()
         else:
             self._take_group()
-        batch, step, spot, hash_sum = self._batches.popleft()
-        self._counters.count(step.num_rows, hash_sum, step.num_valid)
+        batch, num_valid, spot, hash_sum = self._batches.popleft()
+        self._counters.count(batch.size, hash_sum, num_valid)
         self._on_step(spot)
         return batch
 
@@ -150,19 +150,35 @@ class LoaderIterator(Iterator[Batch]):
             here = slice(place * num_rows, (place + 1) * num_rows)
             samples = rows.samples[here].copy()
             repeats = rows.repeats[here].copy() if self._has_repeats else self._no_repeats[:num_rows]
-            valid = step.valid()
+            valid, num_valid, weight = _counting(step, group.valid.get(place))
             spot = Spot(epoch, step.next_position, group.lanes)
             batch = Batch(
                 names,
                 tensors,
                 pick_keys=PickKeys(samples, repeats, epoch, seed),
-                weight=step.weight,
+                weight=weight,
                 valid=None if valid is None else torch.from_numpy(valid),
                 cursor=Place(self._stream, spot),
             )
-            self._batches.append((batch, step, spot, group.hash_sums[place]))
+            self._batches.append((batch, num_valid, spot, group.hash_sums[place]))
 
     def _finish(self) -> None:
         self._done = True
         self._batches.clear()
         self._finalizer()
+
+
+def _counting(step: RankStep, good: BoolArray | None) -> tuple[BoolArray | None, int, float]:
+    """Return which rows of a step count (None: all), how many, and its weight.
+
+    Args:
+        step: The step as it was planned.
+        good: Which of its rows were not skipped; None: all of them.
+    """
+    planned = step.valid()
+    if good is None:
+        return planned, step.num_valid, step.weight
+    valid = good.copy() if planned is None else good & planned
+    num_valid = int(valid.sum())
+    # Each good row keeps the part that it has in the mean over all ranks, wherever the skipped ones are.
+    return valid, num_valid, step.weight * num_valid / step.num_valid if step.num_valid else 0.0

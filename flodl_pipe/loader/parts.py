@@ -29,6 +29,7 @@ class Parts:
         collate: How rows become a batch.
         passes_through: Whether samples are delivered one by one, without a batch axis.
         bucket_rows: Rows of a batch of the bucketed order where a cursor says so; None: the global batch.
+        max_skipped: How many samples that cannot be read are skipped, at most; None: the first one is an error.
     """
 
     weights: Array | None = None
@@ -40,3 +41,4 @@ class Parts:
     collate: Collate = field(default_factory=_stack)
     passes_through: bool = False
     bucket_rows: int | None = None
+    max_skipped: int | None = None

@@ -61,6 +61,7 @@ class ResidentSet:
         read_lock: Held around each read of a source that is not thread-safe.
         on_give_up: Called once, from the loading thread, when the set was given up.
         needs_rows: Whether stored rows will be gathered from it, for digests.
+        skips: Whether samples that cannot be read are skipped, so that no error will tell of them.
 
     Attributes:
         num_bytes: Bytes of the set beside what the source holds itself.
@@ -75,12 +76,14 @@ class ResidentSet:
         read_lock: contextlib.AbstractContextManager[object],
         on_give_up: Callable[[], None],
         needs_rows: bool = False,
+        skips: bool = False,
     ) -> None:
         self.num_bytes = resident_bytes(source)
         self._source = source
         self._read_lock = read_lock
         self._on_give_up = on_give_up
         self._needs_rows = needs_rows
+        self._skips = skips
         self._store: Store | None = None
         self.planes: PlaneStore | None = None
         self._ready = threading.Event()
@@ -115,8 +118,9 @@ class ResidentSet:
                 with self._read_lock:
                     store.load(chunk)
         except Exception as error:  # noqa: BLE001 - the reader that meets it again raises it in the loop
-            # No warning: the fault itself comes at its step, with a remedy of its own.
-            self._give_up(f"reading it failed ({error})", logging.INFO, "")
+            # The fault itself comes at its step, with a remedy of its own, unless it is skipped.
+            remedy = ": a resident set needs every sample, mend the data to have one" if self._skips else ""
+            self._give_up(f"reading it failed ({error})", logging.WARNING if self._skips else logging.INFO, remedy)
             return
         self._store = store
         if isinstance(store, PlaneStore) and store.delivers:

@@ -16,7 +16,7 @@ class Statistics:
 
     Attributes:
         num_steps: Batches handed to the loop.
-        num_samples: Valid rows in them.
+        num_samples: Valid rows in them: no padding, no skipped samples.
         stored_bytes: Their bytes before widening.
         delivered_bytes: Their bytes as tensors.
         wait_s: Time the loop waited in ``next()`` for a batch that was not ready.

@@ -58,6 +58,12 @@ class StreamEngine:
         context: RunContext,
         keep_digest: bool,
     ) -> None:
+        if parts.max_skipped is not None:
+            raise ConfigError.at(
+                "source.on_error",
+                "skip is not for streams: where a sample cannot be read, it is not known where the next one begins, "
+                "and positions would shift; use raise, or a source with an index",
+            )
         outline = outline_stream(source, config, sampling, parts, global_batch=global_batch, context=context)
         self._source, self._sampling, self._context = source, sampling, context
         self._turn_rows, self._making = outline.turn_rows, outline.making
@@ -118,6 +124,11 @@ class StreamEngine:
             raise ResumeError(
                 "loader state: it holds the weights of a mixture, and this source is a stream; the state was edited or "
                 "damaged, resume from another one"
+            )
+        if cursor.skipped:
+            raise ResumeError(
+                "loader state: it lists skipped samples, and this source is a stream, which skips none; the state was "
+                "edited or damaged, resume from another one"
             )
         if not cursor.streams:
             if cursor.position:

@@ -30,6 +30,7 @@ class Cursor:
         shares: History of share changes.
         mixture: History of mixture weights.
         streams: Offsets of streams.
+        skipped: Samples that could not be read and are skipped, and why.
         version: Layout of this record.
     """
 
@@ -42,6 +43,7 @@ class Cursor:
     shares: str = ""
     mixture: str = ""
     streams: str = ""
+    skipped: str = ""
     version: int = VERSION
 
     def state(self) -> dict[str, int | str]:

@@ -10,7 +10,9 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config, EngineConfig
 from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.config.source_mixture import MixtureConfig
 from flodl_pipe.config.source_records import RecordField, RecordsConfig
+from flodl_pipe.config.source_stream import StreamConfig
 from flodl_pipe.config.source_tokens import TokenShardsConfig
 
 FIELDS = {"label": RecordField(offset=0, dtype="|u1"), "image": RecordField(offset=1, dtype="u1", shape=[3, 4])}
@@ -78,9 +80,30 @@ def test_raw_files_need_a_dtype_unless_the_sample_is_made():
     assert TokenShardsConfig(seq_len=8, format="npy", dtype="<u2", path="x").dtype == "uint16"
 
 
-def test_what_is_not_served_yet_is_refused_in_words():
-    with pytest.raises(ValidationError, match="must be 'raise', got 'skip'; skipping damaged samples is not served"):
-        TokenShardsConfig(seq_len=8, on_error="skip")
+def test_samples_that_cannot_be_read_raise_or_are_skipped_up_to_a_number():
+    assert (TokenShardsConfig(seq_len=8).on_error, TokenShardsConfig(seq_len=8).max_skipped) == ("raise", 100)
+    skipping = TokenShardsConfig(seq_len=8, on_error="skip", max_skipped=3)
+    assert (skipping.max_skipped, skipping.notes()) == (3, ())
+    assert TokenShardsConfig(seq_len=8, max_skipped=3).notes() == (
+        ("max_skipped", "3, no effect: source.on_error is raise"),
+    )
+    for values in ({"on_error": "ignore"}, {"max_skipped": 0}, {"max_skipped": 2.5}, {"max_skipped": True}):
+        with pytest.raises(ValidationError):
+            TokenShardsConfig(seq_len=8, **values)
+
+
+def test_streams_skip_nothing_and_parts_leave_it_to_their_mixture():
+    with pytest.raises(ValidationError, match="must be raise for a stream, got skip: where a sample cannot be read"):
+        StreamConfig(seq_len=8, on_error="skip")
+    parts = {"a": {"source": {"kind": "token_shards", "seq_len": 8}, "weight": 1}}
+    assert MixtureConfig(parts=parts, on_error="skip").on_error == "skip"
+    parts["a"]["source"]["on_error"] = "skip"
+    for outer in ("raise", "skip"):
+        with pytest.raises(ValidationError, match="must be raise in a part, got skip: the mixture's own"):
+            MixtureConfig(parts=parts, on_error=outer)
+    parts["a"]["source"].update(on_error="raise", max_skipped=5)
+    with pytest.raises(ValidationError, match="has no effect in a part"):
+        MixtureConfig(parts=parts)
 
 
 def test_records_fields_lie_inside_the_record():

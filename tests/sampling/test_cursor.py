@@ -20,6 +20,7 @@ def test_it_survives_json_with_fixed_keys():
         "order",
         "position",
         "shares",
+        "skipped",
         "source",
         "streams",
         "transforms",
