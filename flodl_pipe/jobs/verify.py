@@ -120,7 +120,12 @@ def _check_data(
         "reading the data for its fingerprint and its values" if job.read_all else "reading some samples twice"
     )
     for check in check_data(
-        loader.dataset, limits_of(config.source), read_all=job.read_all, deadline_s=deadline_s, seed=job.choice
+        loader.dataset,
+        limits_of(config.source),
+        read_all=job.read_all,
+        deadline_s=deadline_s,
+        seed=job.choice,
+        skips=config.source.on_error == "skip",
     ):
         checks.append(check)
         if check.failed:

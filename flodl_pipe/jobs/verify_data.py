@@ -22,15 +22,18 @@ from flodl_pipe.reports.figures import plural
 from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.protocol import RaggedSource, Source
 from flodl_pipe.sources.purity import require_pure
-from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.sources.stream_protocol import RaggedStream, Stream
 from flodl_pipe.sources.text import Text
 from flodl_pipe.units import format_bytes
 
 __all__ = ["DataCheck", "Limits", "check_data", "limits_of"]
 
+Values = Mapping[str, Array | Ragged]
+
 _PURE_SAMPLES = 64
 _BLOCK_BYTES = 8 << 20
 _MAX_BLOCK = 4096
+_IDS = ("input", "input_ids", "target")
 _IGNORED = -100  # a target that does not count
 
 
@@ -74,7 +77,13 @@ def limits_of(config: SourceConfig) -> Limits:
 
 
 def check_data(
-    source: Source | Stream, limits: Limits, *, read_all: bool, deadline_s: float | None, seed: int
+    source: Source | Stream,
+    limits: Limits,
+    *,
+    read_all: bool,
+    deadline_s: float | None,
+    seed: int,
+    skips: bool = False,
 ) -> Iterator[DataCheck]:
     """Yield one check after the other.
 
@@ -84,8 +93,12 @@ def check_data(
         read_all: Whether every byte and every sample is to be read.
         deadline_s: ``time.monotonic()`` after which no further sample is read; None: no limit.
         seed: Of the choice of samples that are read twice.
+        skips: Whether samples that cannot be read are skipped, and so no fault.
     """
-    yield _tried("purity", lambda: _pure(source, seed))
+    pure = _tried("purity", lambda: _pure(source, seed))
+    if skips and pure.failed and _unreadable(source, seed):
+        pure = DataCheck("purity", "not looked at: among the samples to read twice is one that is skipped")
+    yield pure
     if read_all:
         yield _tried("fingerprint", lambda: _fingerprint(source))
     else:
@@ -95,7 +108,10 @@ def check_data(
     if not read_all:
         yield DataCheck("values", "not looked at (job.read_all=false)")
         return
-    yield _tried("values", lambda: _values(source, limits, deadline_s))
+    values = _tried("values", lambda: _values(source, limits, deadline_s))
+    if skips and values.failed and not values.found.startswith("sample "):
+        values = DataCheck("values", f"read up to a sample that is skipped (source.on_error=skip): {values.found}")
+    yield values
 
 
 def _tried(name: str, check: Callable[[], str]) -> DataCheck:
@@ -137,6 +153,21 @@ def _pure(source: Source | Stream, seed: int) -> str:
     return f"{plural(len(chosen), 'sample')} are the same when read again"
 
 
+def _unreadable(source: Source | Stream, seed: int) -> bool:
+    """Return whether the samples that are to be read twice cannot even be read once."""
+    if isinstance(source, Stream):
+        return False
+    chosen = keyed_choice(len(source), _PURE_SAMPLES, seed)
+    try:
+        if isinstance(source, RaggedSource) and source.spec.is_ragged:
+            source.read_rows(chosen)
+        else:
+            source.read_into(chosen, np.arange(len(chosen), dtype=np.int64), source.spec.empty(len(chosen)))
+    except Exception:  # noqa: BLE001 - a dataset of the user's may raise anything
+        return True
+    return False
+
+
 def _ragged_pure(source: RaggedSource, chosen: IndexArray) -> None:
     first, second = source.read_rows(chosen), source.read_rows(chosen[::-1].copy())
     back = np.arange(len(chosen), dtype=np.int64)[::-1].copy()
@@ -165,11 +196,10 @@ def _values(source: Source | Stream, limits: Limits, deadline_s: float | None) -
     """Read every sample and check its values; return what was read and what was checked."""
     done, num_bytes = 0, 0
     checked: set[str] = set()
-    for first, delivered in _blocks(source):
-        for name, values in delivered.items():
-            if _check(name, values, limits, first):
+    for first, rows, delivered in _blocks(source):
+        for name, column in delivered.items():
+            if _check(name, column, limits, first):
                 checked.add(name)
-        rows = len(next(iter(delivered.values())))
         done, num_bytes = done + rows, num_bytes + rows * source.spec.row_bytes
         if deadline_s is not None and time.monotonic() > deadline_s:
             break
@@ -182,15 +212,15 @@ def _values(source: Source | Stream, limits: Limits, deadline_s: float | None) -
     if not checked:
         return f"{read}; no limits are stated for them (source.vocab_size, source.num_classes)"
     rules = []
-    if limits.num_ids is not None and checked & {"input", "target"}:
+    if limits.num_ids is not None and checked & set(_IDS):
         rules.append(f"ids are within 0 .. {limits.num_ids - 1}")
     if limits.num_classes is not None and "label" in checked:
         rules.append(f"labels are within 0 .. {limits.num_classes - 1}")
     return f"{read}; {', '.join(rules)}"
 
 
-def _blocks(source: Source | Stream) -> Iterator[tuple[int, Mapping[str, Array]]]:
-    """Yield every sample as delivered, in blocks, each with the number of its first."""
+def _blocks(source: Source | Stream) -> Iterator[tuple[int, int, Values]]:
+    """Yield every sample as delivered, in blocks, each with the number of its first and how many there are."""
     block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES // max(1, source.delivered.row_bytes)))
     if isinstance(source, Stream):
         yield from _stream_blocks(source, block)
@@ -199,17 +229,15 @@ def _blocks(source: Source | Stream) -> Iterator[tuple[int, Mapping[str, Array]]
     for first in range(0, len(source), block):
         indices = np.arange(first, min(first + block, len(source)), dtype=np.int64)
         if ragged and isinstance(source, RaggedSource):
-            columns = source.deliver_rows(source.read_rows(indices))
-            # Limits are about values, so the lengths may go.
-            yield first, {name: c.values if isinstance(c, Ragged) else c for name, c in columns.items()}
+            yield first, len(indices), source.deliver_rows(source.read_rows(indices))
             continue
         stored, out = source.spec.empty(len(indices)), source.delivered.empty(len(indices))
         source.read_into(indices, indices - first, stored)
         source.deliver(stored, out)
-        yield first, out
+        yield first, len(indices), out
 
 
-def _stream_blocks(stream: Stream, block: int) -> Iterator[tuple[int, Mapping[str, Array]]]:
+def _stream_blocks(stream: Stream, block: int) -> Iterator[tuple[int, int, Values]]:
     done = 0
     for lane in range(stream.num_lanes):
         reader = stream.open_lane(lane, seed=0, epoch=0, shuffle=False)
@@ -219,29 +247,38 @@ def _stream_blocks(stream: Stream, block: int) -> Iterator[tuple[int, Mapping[st
                 stored = stream.spec.empty(block)
                 got = reader.read_into(stored, 0, block)
                 if got:
-                    kept, out = {name: rows[:got] for name, rows in stored.items()}, stream.delivered.empty(got)
-                    stream.deliver(kept, out)
-                    yield done, out
+                    kept = {name: rows[:got] for name, rows in stored.items()}
+                    yield done, got, _delivered(stream, kept)
                 done += got
         finally:
             reader.close()
 
 
-def _check(name: str, values: Array, limits: Limits, first: int) -> bool:
+def _delivered(stream: Stream, stored: Mapping[str, Array]) -> Values:
+    if isinstance(stream, RaggedStream) and stream.delivered.is_ragged:
+        return stream.deliver_rows(stored)
+    out = stream.delivered.empty(len(next(iter(stored.values()))))
+    stream.deliver(stored, out)
+    return out
+
+
+def _check(name: str, column: Array | Ragged, limits: Limits, first: int) -> bool:
     """Check one delivered field against its limit; return whether there is one.
 
     Raises:
         SourceError: naming the first sample with a value outside.
     """
-    limit = limits.num_classes if name == "label" else limits.num_ids if name in ("input", "target") else None
+    limit = limits.num_classes if name == "label" else limits.num_ids if name in _IDS else None
+    values = column.values if isinstance(column, Ragged) else column
     if limit is None or values.dtype.kind not in "iu":
         return False
     outside = (values < 0) | (values >= limit)
     if name == "target":
         outside &= values != _IGNORED
     if outside.any():
-        row = int(np.argmax(outside.reshape(len(values), -1).any(axis=1)))
-        value = values[row][outside[row]].reshape(-1)[0] if values.ndim > 1 else values[row]
+        place = int(np.argmax(outside.reshape(len(values), -1).any(axis=1)))
+        value = values[place][outside[place]].reshape(-1)[0] if values.ndim > 1 else values[place]
+        row = int(np.searchsorted(column.offsets, place, side="right")) - 1 if isinstance(column, Ragged) else place
         raise SourceError(f"sample {first + row}: field {name!r} holds {value}, and it must be within 0 .. {limit - 1}")
     return True
 

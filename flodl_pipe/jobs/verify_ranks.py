@@ -20,7 +20,7 @@ __all__ = ["Ranks", "Refused", "StoppedError", "refusal"]
 _REFUSALS = (ConfigError, StagingError, TransformError)
 
 
-class Refused(Exception):  # noqa: N818 - no error: an answer
+class Refused(FlodlPipeError):  # noqa: N818 - no error: an answer
     """A setting cannot be built here, and why."""
 
 

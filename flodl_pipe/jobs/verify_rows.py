@@ -2,7 +2,8 @@
 
 A row's hash covers the bytes of its tensors after collation and transforms. Rows that collation has padded are hashed
 up to their own length (``attention_mask``), and zeros at a row's end do not count: how wide a padded batch is depends
-on the rows that are together in it, which is not the stream's business.
+on the rows that are together in it, which is not the stream's business. Nor is what fills the place of a row that is
+marked invalid: its values are not looked at.
 
 Shape letters: ``B`` rows of a batch, ``F`` fields.
 """
@@ -33,7 +34,7 @@ class Rows:
         samples: Sample of each row, int64, shape ``(B,)``.
         repeats: Repeat of each row, int64, shape ``(B,)``.
         valid: Whether it counts, bool, shape ``(B,)``.
-        hashes: uint64, shape ``(B, F)``; 0 for a field that cannot be hashed.
+        hashes: uint64, shape ``(B, F)``; 0 for a field that cannot be hashed, and for invalid rows.
         names: Names of the fields.
         skipped: Those that cannot be hashed: nested tensors.
     """
@@ -69,7 +70,8 @@ def rows_of(batch: Batch) -> Rows:
     for place, (name, tensor) in enumerate(batch.items()):
         if name not in skipped:
             hashes[:, place] = _hashes(_within(tensor, mask), count, place)
-    valid = np.ones(count, dtype=np.bool_) if batch.valid is None else batch.valid.numpy().copy()
+    valid = np.ones(count, dtype=np.bool_) if batch.valid is None else batch.valid.cpu().numpy().copy()
+    hashes[~valid] = 0
     return Rows(keys.sample, keys.repeat, valid, hashes, batch.names, skipped)
 
 

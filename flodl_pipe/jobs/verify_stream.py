@@ -163,11 +163,14 @@ class Checker:
 
     def _values(self, step: int, batches: list[Batch], rows: Rows, owners: list[int]) -> Difference | None:
         """Read the step of the reference again and compare values; None if they are equal within the tolerance."""
-        wanted = self.reference.steps[step]
-        with Ranks(
-            self.config, self.reference.setting, self.reference.global_batch, self.reference.states[step]
-        ) as one:
-            (again,) = one.next_step(begins_epoch=False)
+        reference, wanted = self.reference, self.reference.steps[step]
+        try:
+            with Ranks(self.config, reference.setting, reference.global_batch, reference.states[step]) as one:
+                (again,) = one.next_step(begins_epoch=False)
+        except Refused as why:
+            return Difference(
+                f"the delivered values differ, and the reference cannot be read again to show them: {why}"
+            )
         if not rows_of(again).equal(wanted.rows):
             return Difference(
                 "the delivered values differ, and the reference itself is not the same when it is read again: the "

@@ -291,6 +291,47 @@ def test_what_transforms_draw_is_the_same_however_rows_are_cut(table):
     assert printed["batches"] != plain["batches"]
 
 
+NOISY = """
+import torch
+
+def noisy(batch, keys):
+    batch["image"].add_(torch.randint(0, 2, batch["image"].shape, dtype=torch.uint8))
+    return batch
+
+def mixed(batch, keys):
+    return batch
+
+mixed.scope = "batch"
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A recipe with a transform of the user's; returns the words for it."""
+    (tmp_path / "own.py").write_text(NOISY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def words(name):
+        step = f"+transforms.own={{kind: function, path: 'own:{name}'}}"
+        return ["cifar10", step, "allow_import=[own]", "loader.batch_size=16", *JOB, "job.max_steps=3"]
+
+    yield words
+    sys.modules.pop("own", None)
+
+
+def test_a_transform_that_draws_from_torch_is_found(own, capsys):
+    with pytest.raises(SystemExit):
+        main(load_config(*own("noisy"), "job.max_combinations=5"))
+    said = capsys.readouterr().err
+    assert "the reference itself is not the same when it is read again" in said
+
+
+def test_a_transform_of_whole_batches_leaves_out_several_ranks(own, table):
+    _, printed = table(main, load_config(*own("mixed"), "job.max_combinations=3"))
+    assert printed["world sizes"] == "1: 3"
+    assert "scope" in printed["240"]
+
+
 IMPURE = """
 import numpy as np
 

@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flodl_pipe.batch.batch import Batch
+from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.errors import SourceError
 from flodl_pipe.jobs.verify_combinations import NUM_KILLS, Combination, Setting, choice, legs, settings
 from flodl_pipe.jobs.verify_data import Limits, check_data, limits_of
 from flodl_pipe.jobs.verify_difference import compare_rows, compare_values
 from flodl_pipe.jobs.verify_rows import assemble, batch_sums, rows_of
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.sources.protocol import Fingerprint
+from flodl_pipe.sources.ragged_source import RaggedRows
 
 ALL = list(enumerate(settings(0)))
 
@@ -111,6 +114,12 @@ def test_nested_fields_are_left_out_and_named():
     assert rows.skipped == ("ids",)
 
 
+def test_what_fills_the_place_of_an_invalid_row_does_not_count():
+    one, two = (rows_of(batch([1, 2], x=torch.tensor([1.0, value]), valid=[True, False])) for value in (2.0, 3.0))
+    assert one.equal(two)
+    assert not one.equal(rows_of(batch([1, 2], x=torch.tensor([1.0, 2.0]))))
+
+
 def test_a_rank_with_an_empty_share_is_left_out():
     parts = [rows_of(batch([1], x=torch.ones(1))), rows_of(batch([1], x=torch.ones(1), valid=[False]))]
     together, owners = assemble(parts, [2.0, 0.0], 1)
@@ -184,8 +193,8 @@ class Labels:
         return Fingerprint("labels", self.fingerprints.pop(0), full)
 
 
-def checks(source, limits=None):
-    found = check_data(source, limits or Limits(num_classes=10), read_all=True, deadline_s=None, seed=0)
+def checks(source, limits=None, *, skips=False):
+    found = check_data(source, limits or Limits(num_classes=10), read_all=True, deadline_s=None, seed=0, skips=skips)
     return {check.name: check for check in found}
 
 
@@ -201,6 +210,32 @@ def test_a_label_outside_its_classes_is_named(wrong):
     found = checks(Labels([0, 1, wrong]))["values"]
     assert found.failed
     assert found.found == f"sample 2: field 'label' holds {wrong}, and it must be within 0 .. 9"
+
+
+def test_an_id_of_a_ragged_sample_is_named_by_its_sample():
+    ids = Ragged(values=np.array([0, 4, 2, 9, 1]), offsets=np.array([0, 1, 3, 3, 5]))
+    source = RaggedRows({"input_ids": ids, "label": np.array([0, 1, 1, 0])})
+    found = checks(source, Limits(num_ids=10, num_classes=2))
+    assert not any(check.failed for check in found.values())
+    assert found["values"].found.endswith("ids are within 0 .. 9, labels are within 0 .. 1")
+    found = checks(source, Limits(num_ids=9))["values"]
+    assert found.found == "sample 3: field 'input_ids' holds 9, and it must be within 0 .. 8"
+
+
+def test_a_sample_that_cannot_be_read_is_a_fault_unless_it_is_skipped():
+    class Torn(Labels):
+        def read_into(self, indices, rows, out):
+            if 3 in indices:
+                raise SourceError("labels.bin, byte 24: torn")
+            super().read_into(indices, rows, out)
+
+    found = checks(Torn(range(10)))
+    assert found["purity"].failed
+    assert found["values"].found == "labels.bin, byte 24: torn"
+    found = checks(Torn(range(10)), skips=True)
+    assert not any(check.failed for check in found.values())
+    assert found["values"].found.endswith("a sample that is skipped (source.on_error=skip): labels.bin, byte 24: torn")
+    assert checks(Labels([0, 11]), skips=True)["values"].failed
 
 
 def test_a_fingerprint_that_changes_is_found():
