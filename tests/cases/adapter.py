@@ -4,6 +4,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.records import RecordPart, Records
@@ -38,6 +41,13 @@ class Changed:
             out["record"][row] = self.function(out["record"][row])
 
 
+def keyed_noise(batch, keys):
+    """What the probes' ``noise`` does, with numbers of the keys."""
+    record = batch["record"]
+    record[:, 8:16] = torch.from_numpy(keys.words(2).astype(np.uint32).view(np.uint8).reshape(-1, 8))
+    return batch
+
+
 class Opened:
     """One loader, as the probes want it."""
 
@@ -57,7 +67,7 @@ class Opened:
 
 
 class Adapter:
-    """Probes' word for it -> ours. There is no cache on disk to point at, and no random transform yet."""
+    """Probes' word for it -> ours. There is no cache on disk to point at."""
 
     def open(
         self,
@@ -75,8 +85,9 @@ class Adapter:
         evaluate=False,
         augment=None,
     ):
+        transforms = None
         if augment is load_probes().noise:
-            raise load_probes().Skip("random numbers per pick come with transforms")
+            transforms, augment = keyed_noise, None
         source = Records.open(path, record_bytes=stride, parts={"record": RecordPart(0, "uint8", (stride,))})
         if augment is not None:
             source = Changed(source, augment)
@@ -89,6 +100,7 @@ class Adapter:
             seed=seed,
             drop_last=rule,
             readers=num_workers,
+            transforms=transforms,
             context=RunContext(rank, world),
         )
         return Opened(loader)

@@ -14,9 +14,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-# What these need is not built yet: random numbers per pick, and a cache on disk.
+# What these need is not built yet: a cache on disk.
 LATER = {
-    "augment_differs_across_workers_and_epochs",
     "cache_sees_a_changed_file",
     "cache_cut_short",
     "cache_limit_below_one_file",
