@@ -14,7 +14,7 @@ from typing import final
 
 from flodl_pipe.arrays import Array
 from flodl_pipe.errors import ResumeError
-from flodl_pipe.sources.sample_layout import SampleLayout
+from flodl_pipe.sources.stream_samples import SampleRows
 from flodl_pipe.units import format_count
 
 __all__ = ["MAX_STATE_CHARS", "STATE_EVERY", "SampleFeed", "StateOf", "split_place"]
@@ -63,7 +63,7 @@ class SampleFeed:
     Args:
         begin: Starts the iterable, at a state if one is given; returns its samples, and what says their state if
             anything does.
-        layout: What every sample holds.
+        rows: What every sample holds, and how it is stored.
         what: The shard, for messages.
         no_state: Told why a state cannot be kept; from then on samples are skipped to come back to a place.
         mark: Where to begin.
@@ -76,24 +76,24 @@ class SampleFeed:
     def __init__(
         self,
         begin: Callable[[str], tuple[Iterator[object], StateOf | None]],
-        layout: SampleLayout,
+        rows: SampleRows,
         what: str,
         no_state: Callable[[str], None],
         mark: str = "",
     ) -> None:
-        rows, self._taken, self._state = split_place(mark) if mark else (0, 0, "")
-        self._layout, self._what, self._no_state, self._rows = layout, what, no_state, self._taken
+        passed, self._taken, self._state = split_place(mark) if mark else (0, 0, "")
+        self._stored, self._what, self._no_state, self._rows = rows, what, no_state, self._taken
         with self._noted():
             self._iterator, self._state_of = begin(self._state)
-        if self.skip(rows - self._taken) < rows - self._taken:
+        if self.skip(passed - self._taken) < passed - self._taken:
             raise ResumeError(
                 f"{what} ended after {format_count(self._rows)} samples, and the saved place is behind "
-                f"{format_count(rows)}; it is not what it was, resume with the data the state was saved with"
+                f"{format_count(passed)}; it is not what it was, resume with the data the state was saved with"
             )
 
     def read_into(self, out: Mapping[str, Array], first_row: int, num_rows: int) -> int:
         """Write the next samples; see :meth:`flodl_pipe.sources.stream_protocol.LaneReader.read_into`."""
-        targets, write = self._layout.targets(out), self._layout.write
+        targets, write = self._stored.targets(out), self._stored.write
         before = self._rows
         with self._noted():  # once a read: a block costs more than many a sample
             for sample in self._next(num_rows):

@@ -1,4 +1,4 @@
-"""Text streams: MB/s of content to windows, by format and packing; how well shuffling mixes sorted data."""
+"""Text streams: MB/s of content to windows and to documents; how well shuffling mixes sorted data."""
 
 import gzip
 import importlib.util
@@ -61,6 +61,21 @@ def mb_per_s(stream):
     return median(found)
 
 
+def documents(folder, length, width):
+    """Return MB/s of lines of one length to rows, and rows a second, median, lowest and highest."""
+    line = (b"words " * length)[: length - 1] + b"\n"
+    (folder / "equal.txt").write_bytes(line * (SIZE // length))
+    stream = TextStream.open(str(folder / "equal.txt"), rows="documents", max_length=width)
+    out, found = stream.spec.empty(64), []
+    for repeat in range(REPEATS):
+        reader = stream.open_lane(0, seed=0, epoch=repeat, shuffle=True)
+        began, rows = time.perf_counter(), 0
+        while count := reader.read_into(out, 0, 64):
+            rows += count
+        found.append(rows * length / (time.perf_counter() - began) / 1e6)
+    return median(found)
+
+
 def encode(text):
     return [int(text)] * WINDOW
 
@@ -86,6 +101,10 @@ def main():
         for file in write(folder):
             middle, low, high = mb_per_s(TextStream.open(str(folder / file), seq_len=1024))
             print(f"{file:16} {middle:6.0f} M tokens/s ({low:.0f} to {high:.0f})")
+        for length, width in ((40, 256), (1000, 2048)):
+            middle, low, high = documents(folder, length, width)
+            shown = f"{middle:.0f} MB/s ({low:.0f} to {high:.0f}), {middle / length:.2f} M rows/s"
+            print(f"documents of {length} bytes in rows of {width}: {shown}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         uniform = write_sorted(folder)
