@@ -88,9 +88,8 @@ class SkippingReads:
         """
         if self._ledger is None:
             return samples
-        self._find(samples)
-        known = self._ledger.known(samples)
-        return samples if known is None else samples[~known]
+        self._find(self._not_known(samples))
+        return self._not_known(samples)
 
     def read(self, samples: IndexArray, step_rows: int, here: slice | None = None) -> tuple[Columns, BoolArray | None]:
         """Return stored rows, and which of them are what they should be.
@@ -120,8 +119,10 @@ class SkippingReads:
             except _NOT_OF_A_SAMPLE:
                 raise
             except Exception:
-                # Each turn adds a sample to the ledger, but one: a fault may pass.
-                if not self._find(wanted):
+                asked = wanted if part is None else wanted[~part.empty]
+                self._find(asked)
+                # Each turn has one more of them in the ledger (by whichever reader), but one: a fault may pass.
+                if not self.skips_any(asked):
                     if was_tried_again:
                         raise
                     was_tried_again = True
@@ -147,12 +148,15 @@ class SkippingReads:
         rows = replacements(good.reshape(-1, step_rows), unit=self._unit).ravel()
         return _Replaced(samples[np.maximum(rows, 0)], good, rows < 0)
 
-    def _find(self, samples: IndexArray) -> int:
-        """Read samples in ever smaller parts, and note those that cannot be read alone; return how many."""
+    def _not_known(self, samples: IndexArray) -> IndexArray:
         assert self._ledger is not None
         known = self._ledger.known(samples)
-        samples = np.unique(samples if known is None else samples[~known])
-        num_found, parts = 0, [samples] if len(samples) else []
+        return samples if known is None else samples[~known]
+
+    def _find(self, samples: IndexArray) -> None:
+        """Read samples in ever smaller parts, and note those that cannot be read alone."""
+        assert self._ledger is not None
+        parts = [np.unique(samples)] if len(samples) else []
         while parts:
             part = parts.pop()
             try:
@@ -167,8 +171,6 @@ class SkippingReads:
                     parts += [part[middle:], part[:middle]]
                     continue
                 self._ledger.add(int(part[0]), reason_of(error))
-                num_found += 1
-        return num_found
 
 
 def replacements(good: BoolArray, *, unit: int = 1) -> IndexArray:
