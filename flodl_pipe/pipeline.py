@@ -47,13 +47,20 @@ def load(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[s
     return loader
 
 
-def build_loader(cfg: Config, *, keep_digest: bool = False, context: RunContext | None = None) -> Loader:
+def build_loader(
+    cfg: Config,
+    *,
+    keep_digest: bool = False,
+    context: RunContext | None = None,
+    source: Source | Stream | None = None,
+) -> Loader:
     """Build the loader that a config describes.
 
     Args:
         cfg: The validated config.
         keep_digest: Whether the loader sums a hash of every delivered row.
         context: Rank and world size; None: this process's, which must be alone.
+        source: What another loader of the same config reads, to read it too; None: open it anew.
 
     Raises:
         SourceError: if data is missing or not what the config says.
@@ -61,7 +68,8 @@ def build_loader(cfg: Config, *, keep_digest: bool = False, context: RunContext 
         ClusterError: if there is more than one rank.
     """
     context = context or _alone()
-    source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
+    if source is None:
+        source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
     return Loader(source, **_keywords(cfg, source), keep_digest=keep_digest, context=context)
 
 
@@ -93,6 +101,8 @@ def _keywords(cfg: Config, source: Source | Stream) -> dict[str, Any]:
     return {
         **section.model_dump(),
         **sampling.model_dump(exclude={"sampler_args"}),
+        "on_error": cfg.source.on_error,
+        "max_skipped": cfg.source.max_skipped,
         # A batch sampler excludes these, and a section cannot leave a key out.
         "batch_size": OMITTED if makes_batches else section.batch_size,
         "drop_last": None if makes_batches else sampling.drop_last,

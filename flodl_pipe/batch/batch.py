@@ -88,6 +88,10 @@ class Batch:
         """Return whether the batch has a field of this name."""
         return name in self._names
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field's tensor, or ``default`` where the batch has no such field."""
+        return self[name] if name in self._names else default
+
     def keys(self) -> tuple[str, ...]:
         """Return the field names, in order."""
         return self._names

@@ -1,13 +1,23 @@
 """A source and its steps in words, for ``run`` and ``plan`` alike."""
 
-from flodl_pipe.batch.spec import SampleSpec
+from flodl_pipe.batch.spec import Field, SampleSpec
+from flodl_pipe.config.root import Config
+from flodl_pipe.loader.making import Making
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.sampling.steps import DropLast, EpochSteps
 from flodl_pipe.sources.protocol import BundledSource, Source
 from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.units import format_bytes
 
-__all__ = ["fields", "last_batch", "last_batch_of_a_stream", "tokens_per_sample", "told"]
+__all__ = [
+    "batch_size_of",
+    "fields",
+    "last_batch",
+    "last_batch_of_a_stream",
+    "making_rows",
+    "tokens_per_sample",
+    "told",
+]
 
 
 def told(source: Source | Stream) -> tuple[tuple[str, str], ...]:
@@ -23,8 +33,12 @@ def fields(spec: SampleSpec) -> str:
     >>> fields(SampleSpec.of(label=("uint8", ()), image=("uint8", (3, 32, 32))))
     'label uint8, image uint8 3x32x32; 3.00 KiB a row'
     """
-    parts = [f"{field.name} {field.dtype} {'x'.join(map(str, field.shape))}".rstrip() for field in spec]
+    parts = [f"{field.name} {field.dtype} {_shape(field)}".rstrip() for field in spec]
     return f"{', '.join(parts)}; {format_bytes(spec.row_bytes)} a row"
+
+
+def _shape(field: Field) -> str:
+    return "x".join([*(("*",) if field.is_ragged else ()), *map(str, field.shape)])
 
 
 def last_batch_of_a_stream(drop_last: DropLast) -> str:
@@ -37,7 +51,9 @@ def last_batch_of_a_stream(drop_last: DropLast) -> str:
 def last_batch(steps: EpochSteps) -> str:
     """Return what becomes of the samples of an epoch that do not fill a batch.
 
-    >>> from flodl_pipe.sampling.steps import Steps
+    >>> from flodl_pipe.config.root import Config
+    from flodl_pipe.loader.making import Making
+    from flodl_pipe.sampling.steps import Steps
     >>> last_batch(Steps(100, 32, True))
     'the last 4 samples of each epoch fill no batch and are left out (sampling.drop_last=true)'
     """
@@ -57,6 +73,31 @@ def last_batch(steps: EpochSteps) -> str:
         f"the last batch of each epoch has {samples}, and {repeated:,} from the epoch's head that batch.valid marks "
         "(sampling.drop_last=pad)"
     )
+
+
+def batch_size_of(config: Config, global_batch: int) -> str:
+    """Return the rows of a step over all ranks, and the key that decides them."""
+    if config.sampling.batch_sampler is not None:
+        return f"at most {plural(global_batch, 'row')} (sampling.batch_sampler)"
+    if config.loader.global_batch_size is not None:
+        return f"{plural(global_batch, 'row')} (loader.global_batch_size)"
+    if config.loader.batch_size is None:
+        return "samples one by one, without a batch axis (loader.batch_size=null)"
+    return f"{plural(global_batch, 'row')} (loader.batch_size)"
+
+
+def making_rows(making: Making) -> tuple[tuple[str, str], ...]:
+    """Return what becomes of delivered rows: collation, transforms, and how that is done."""
+    chain = making.parts.chain
+    if chain.is_empty and not making.is_apart:
+        return ()
+    rows = [("collate", making.parts.collate.tag)]
+    rows += [(f"transform {name}", f"{tag} ({scope})") for name, tag, scope in chain.told()]
+    if making.one_pass is not None:
+        how = "one pass of arithmetic from rows to batch, in the readers"
+    else:
+        how = "each batch by itself, in the readers"
+    return (*rows, ("made", how))
 
 
 def tokens_per_sample(source: Source | Stream) -> int:

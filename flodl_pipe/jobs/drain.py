@@ -20,7 +20,7 @@ from flodl_pipe.loader.statistics import Statistics
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.metrics import MemoryPeak, Moment
 from flodl_pipe.reports.progress import ProgressView
-from flodl_pipe.sampling.steps import DropLast, Steps
+from flodl_pipe.sampling.steps import DropLast, EpochSteps
 
 __all__ = ["Drain", "End"]
 
@@ -67,9 +67,7 @@ class Drain:
         self.epoch = int(self._before.loader.get("epoch", 0))
         self._position = int(self._before.loader.get("position", 0))
         self._drop_last = drop_last
-        # A stream's steps are not known before its end.
-        picks = loader.num_picks
-        self._steps = None if picks is None else Steps(picks, loader.global_batch_size, drop_last)
+        self._steps = loader.steps  # a stream's are not known before its end
         self.last_step = self._last_step()
         self.memory = MemoryPeak()
         self.took_s = 0.0
@@ -150,7 +148,7 @@ class Drain:
     def _pass(self, view: ProgressView, interrupt: Interrupt) -> None:
         """Take the batches of one epoch."""
         job, loader = self._job, self._loader
-        steps_left = None if self._steps is None else self._steps.num_steps(self._position)
+        steps_left = None if self._steps is None else self._steps.of_epoch(self.epoch).num_steps(self._position)
         if steps_left == 0:  # a loaded place may be an epoch's end
             return
         look_at = 0.0
@@ -179,12 +177,12 @@ class Drain:
             return None if self._job.max_steps is None else max(self._job.max_steps, self.steps_before)
         return self.steps_before + self._steps_left(self._steps)
 
-    def _steps_left(self, steps: Steps) -> int:
+    def _steps_left(self, steps: EpochSteps) -> int:
         """Steps from the loaded place to the end of the run."""
         left = 0
         if self.epoch < self._job.epochs:
             later = self._job.epochs - self.epoch - 1
-            left = steps.num_steps(self._position) + later * steps.num_steps()
+            left = steps.of_epoch(self.epoch).num_steps(self._position) + later * steps.num_steps()
         if self._job.max_steps is not None:
             left = min(left, max(0, self._job.max_steps - self.steps_before))
         return left

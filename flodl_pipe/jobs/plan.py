@@ -8,7 +8,7 @@ import sys
 
 from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.root import Config
-from flodl_pipe.jobs.describe import fields, last_batch, told
+from flodl_pipe.jobs.describe import batch_size_of, fields, last_batch, making_rows, told
 from flodl_pipe.jobs.plan_stream import plan_stream_sections
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.loader.stream_outline import StreamOutline
@@ -55,9 +55,11 @@ def plan_sections(config: Config, found: Outline) -> tuple[Section, ...]:
         config: The config.
         found: What a loader would be made of.
     """
+    made = making_rows(found.making)
     return (
         Section("Source", _source(config, found)),
         Section("Order and steps", _steps(config, found)),
+        *((Section("Batch", made),) if made else ()),
         Section("Memory", _memory(found)),
         Section("Reading", _reading(found)),
         Section("Notes", _notes(config, found)),
@@ -73,7 +75,7 @@ def _source(config: Config, found: Outline) -> Rows:
         *told(source),
         ("samples", f"{len(source):,}"),
         ("stored", fields(source.spec)),
-        ("delivered", fields(found.layout.spec)),
+        ("delivered", fields(found.making.rows)),
         ("fingerprint", f"{fingerprint.digest} over {covers}"),
     )
 
@@ -82,13 +84,9 @@ def _steps(config: Config, found: Outline) -> Rows:
     steps = found.steps
     num_picks, num_samples = steps.num_picks, len(found.source)
     drawn = (("picks an epoch", f"{num_picks:,} of {num_samples:,} samples"),) if num_picks != num_samples else ()
-    decides = "loader.batch_size" if config.loader.global_batch_size is None else "loader.global_batch_size"
     return (
         ("order", found.order.tag),
-        (
-            "batch",
-            f"{plural(steps.global_batch, 'row')} ({decides}), {format_bytes(found.layout.slot_bytes)} delivered",
-        ),
+        ("batch", f"{batch_size_of(config, steps.global_batch)}, {format_bytes(found.layout.slot_bytes)} delivered"),
         *drawn,
         ("steps an epoch", f"{steps.num_steps():,}"),
         ("last batch", last_batch(steps)),

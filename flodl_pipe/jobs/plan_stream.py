@@ -1,7 +1,7 @@
 """The plan of a stream: what can be told of data that has no index and shows its end only when it gets there."""
 
 from flodl_pipe.config.root import Config
-from flodl_pipe.jobs.describe import fields, last_batch_of_a_stream, told
+from flodl_pipe.jobs.describe import batch_size_of, fields, last_batch_of_a_stream, making_rows, told
 from flodl_pipe.loader.stream_outline import StreamOutline
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.tables import Section
@@ -19,9 +19,11 @@ def plan_stream_sections(config: Config, found: StreamOutline) -> tuple[Section,
         config: The config.
         found: What a loader would be made of.
     """
+    made = making_rows(found.making)
     return (
         Section("Source", _source(config, found)),
         Section("Order and steps", _steps(config, found)),
+        *((Section("Batch", made),) if made else ()),
         Section("Memory", _memory(found)),
         Section("Reading", _reading(found)),
         Section("Notes", _notes(config, found)),
@@ -36,20 +38,19 @@ def _source(config: Config, found: StreamOutline) -> Rows:
         *told(stream),
         ("samples", "not known before the end" if estimate is None else f"about {estimate:,}, from sizes"),
         ("stored", fields(stream.spec)),
-        ("delivered", fields(found.layout.spec)),
+        ("delivered", fields(found.making.rows)),
         ("fingerprint", fingerprint.digest),
     )
 
 
 def _steps(config: Config, found: StreamOutline) -> Rows:
     global_batch, estimate = found.stream.global_batch, found.source.num_samples_estimate
-    decides = "loader.batch_size" if config.loader.global_batch_size is None else "loader.global_batch_size"
     steps = "not known before the end" if estimate is None else f"about {estimate // global_batch:,}"
     lanes = plural(found.source.num_lanes, "lane")
     return (
         ("order", found.order_tag),
         ("turns", f"{lanes}, {plural(found.turn_rows, 'row')} from each in turn"),
-        ("batch", f"{plural(global_batch, 'row')} ({decides}), {format_bytes(found.layout.slot_bytes)} delivered"),
+        ("batch", f"{batch_size_of(config, global_batch)}, {format_bytes(found.layout.slot_bytes)} delivered"),
         ("steps an epoch", steps),
         ("last batch", last_batch_of_a_stream(config.sampling.drop_last)),
     )

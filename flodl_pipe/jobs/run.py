@@ -22,6 +22,7 @@ from flodl_pipe.jobs.describe import tokens_per_sample, told
 from flodl_pipe.jobs.drain import Drain, End
 from flodl_pipe.jobs.interrupt import Interrupt
 from flodl_pipe.jobs.save_file import SavedRun, read_saved, require_writable
+from flodl_pipe.loader.ledger import json_lines
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.metrics import peak_rss_bytes
@@ -33,6 +34,8 @@ from flodl_pipe.sources.protocol import HasArtifacts
 __all__ = ["main"]
 
 _log = logging.getLogger("flodl_pipe")
+
+_LEDGER = "skipped.jsonl"
 
 
 def main(config: Config) -> float:
@@ -150,9 +153,23 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         peak_anonymous_bytes=drain.memory.most_bytes,
         start_anonymous_bytes=drain.memory.start_bytes,
         granted=loader.granted(),
+        skipped=_skipped(loader),
         digest=drain.digest,
         cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",
     )
+
+
+def _skipped(loader: Loader) -> str:
+    """Tell which samples could not be read, and keep the ledger beside the run."""
+    ledger, folder = loader.skipped, run_folder()
+    if not ledger:
+        return ""
+    named = ", ".join(f"{sample:,}" for sample, _ in ledger[:5]) + (", ..." if len(ledger) > 5 else "")
+    text = f"{plural(len(ledger), 'sample')} that could not be read: {named}"
+    if folder is None:
+        return text
+    (folder / _LEDGER).write_text(json_lines(ledger), encoding="utf-8")
+    return f"{text}; why is in {folder / _LEDGER}"
 
 
 def _part(count: int, num_samples: int) -> str:

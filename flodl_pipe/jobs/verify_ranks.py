@@ -14,6 +14,7 @@ from flodl_pipe.jobs.verify_combinations import Setting
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.pipeline import build_loader
+from flodl_pipe.sources.protocol import Source
 
 __all__ = ["Ranks", "Refused", "StoppedError", "refusal"]
 
@@ -49,9 +50,13 @@ class Ranks:
         self.loaders: list[Loader] = []
         self._iterators: list[Iterator[Batch] | None] = [None] * setting.world_size
         try:
+            source: Source | None = None
             for rank in range(setting.world_size):
-                loader = build_loader(same, keep_digest=True, context=_context(setting, rank))
+                loader = build_loader(same, keep_digest=True, context=_context(setting, rank), source=source)
                 self.loaders.append(self._stack.enter_context(loader))
+                # The ranks of one process may read one source, where several threads may; opening it takes the longest.
+                if isinstance(loader.dataset, Source) and loader.dataset.thread_safe:
+                    source = loader.dataset
         except _REFUSALS as error:
             self._stack.close()
             raise Refused(_in_short(error)) from error

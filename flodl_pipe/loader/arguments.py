@@ -12,6 +12,7 @@ from flodl_pipe.config.loader import COLLATIONS, LoaderConfig
 from flodl_pipe.config.sampler_conflicts import refuse_sampler_conflicts
 from flodl_pipe.config.sampling import INVERSE_FREQUENCY, SamplingConfig
 from flodl_pipe.config.sections import check_section
+from flodl_pipe.config.source_base import SourceSection
 from flodl_pipe.errors import ConfigError
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.sampling.collate import make_collate
@@ -39,6 +40,7 @@ OMITTED = Omitted.OMITTED
 def split_arguments(
     loader: Mapping[str, Any],
     sampling: Mapping[str, Any],
+    source: Mapping[str, Any],
     *,
     sampler: object,
     batch_sampler: object,
@@ -51,6 +53,7 @@ def split_arguments(
         loader: Keywords of the section ``loader``; ``collate`` may be a function, ``batch_size`` omitted.
         sampling: Keywords of the section ``sampling``; ``weights`` and ``lengths`` may be arrays, ``shuffle`` and
             ``drop_last`` None where they were not given.
+        source: Keywords that a recipe has in the section ``source``: ``on_error``, ``max_skipped``.
         sampler: The user's sampler, or None.
         batch_sampler: The user's batch sampler, or None.
         transforms: What the user gave as transforms.
@@ -75,6 +78,8 @@ def split_arguments(
         raise ConfigError.at(
             "sampling.shuffle", "true together with a sampler, which decides the order; leave out one of the two"
         )
+    if size is OMITTED and batch_sampler is None and loader["global_batch_size"] is not None:
+        size = loader["global_batch_size"]  # which decides
     if size is OMITTED and batch_sampler is None:
         raise ConfigError.at(
             "loader.batch_size", "must be given: rows of a batch, or None to deliver samples one by one"
@@ -99,6 +104,7 @@ def split_arguments(
         "lengths": None if _is_array(lengths) else lengths,
     }
     section = check_section(SamplingConfig, "sampling", **{**sampling, **given})
+    faults = check_section(SourceSection, "source", **source)
     parts = Parts(
         weights=_array(weights, "sampling.weights") if _is_array(weights) else None,
         lengths=_array(lengths, "sampling.lengths") if _is_array(lengths) else None,
@@ -114,6 +120,7 @@ def split_arguments(
             labels_from=config.labels_from,
         ),
         passes_through=size is None,
+        max_skipped=faults.max_skipped if faults.on_error == "skip" else None,
     )
     if parts.passes_through and collate != COLLATIONS[0]:
         raise ConfigError.at(
@@ -131,7 +138,8 @@ def grouped(keywords: Mapping[str, Any], shared: Sequence[object] = ()) -> dict[
     sampling = {name: keywords[name] for name in SamplingConfig.model_fields if name in _SAMPLING}
     rest = {name: keywords[name] for name in ("sampler", "batch_sampler", "transforms")}
     loader = {name: keywords[name] for name in LoaderConfig.model_fields}
-    return {"loader": loader, "sampling": sampling, **rest, "shared": shared}
+    source = {name: keywords[name] for name in ("on_error", "max_skipped")}
+    return {"loader": loader, "sampling": sampling, "source": source, **rest, "shared": shared}
 
 
 def _is_array(value: object) -> bool:

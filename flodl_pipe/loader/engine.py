@@ -32,6 +32,7 @@ from flodl_pipe.loader.upcoming import Upcoming
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
+from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
 
@@ -75,6 +76,7 @@ class Engine:
         # Asked once: comparing an object with a protocol takes 20 us, every time.
         self._bundled = source if isinstance(source, BundledSource) else None
         self._order = outline.order
+        self.steps: EpochSteps | None = outline.steps
         self._steps = outline.steps
         self._making = outline.making
         self.has_repeats = outline.order.num_repeats != 1

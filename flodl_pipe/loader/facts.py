@@ -8,6 +8,7 @@ from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.statistics import Counters, Statistics
+from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
 
@@ -47,6 +48,11 @@ class LoaderFacts:
     def num_picks(self) -> int | None:
         """Positions of an epoch: its samples, or as many as its source mixes or draws; None for a stream."""
         return self._engine.num_picks
+
+    @property
+    def steps(self) -> EpochSteps | None:
+        """How epochs are cut into this rank's steps; None for a stream."""
+        return self._engine.steps
 
     @property
     def batch_size(self) -> int:

@@ -11,7 +11,7 @@ from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.sampling.cursor import Cursor
-from flodl_pipe.sampling.steps import RankStep
+from flodl_pipe.sampling.steps import EpochSteps, RankStep
 
 __all__ = ["Ahead", "Feed", "Pass"]
 
@@ -73,6 +73,9 @@ class Feed(Protocol):
     stream: StreamIdentity
     pool: SlotPool
     plan: EnginePlan
+    steps: EpochSteps | None
+    """How epochs are cut; None for a stream, whose end cuts it."""
+
     num_samples: int | None
     """Samples of the source; of a stream an estimate, or None."""
 

@@ -93,9 +93,12 @@ class LoaderIterator(Iterator[Batch]):
 
     def end(self, why: str) -> bool:
         """Stop the readers; a later ``next`` raises a ``LoaderError`` that says why. Return whether it was in use."""
-        in_use = not self._done and self._ended is None
+        live = not self._done and self._ended is None
+        # A loop that counts its steps leaves an iterator that has nothing more to give: that is no second one.
+        in_use = live and bool(self._batches or self._error or self._num_taken < self._reading.ahead.num_steps)
         if in_use:
             self._ended = why
+        if live:
             self._finish()
         return in_use
 

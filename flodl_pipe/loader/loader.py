@@ -64,6 +64,9 @@ class Loader(LoaderFacts):
         ram_max_usage: Share of the available host memory that this process's loaders may hold.
         check_purity: Read eight samples of the first batch a second time, and refuse a source that gives other bytes
             then. Never done under ``python -O``.
+        on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: its row is marked in
+            ``batch.valid``, and :attr:`skipped` names it.
+        max_skipped: With ``"skip"``, how many samples at most.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh order every epoch (as with None), or storage order.
         order: ``"uniform"``, ``"blocked"``, ``"bucketed"`` or ``"weighted"``.
@@ -110,6 +113,8 @@ class Loader(LoaderFacts):
         vram_max_usage: float = 0.90,
         ram_max_usage: float = 0.50,
         check_purity: bool = True,
+        on_error: Literal["raise", "skip"] = "raise",
+        max_skipped: int = 100,
         seed: int = 42,
         shuffle: bool | None = None,
         order: OrderName = "uniform",
@@ -217,10 +222,11 @@ class Loader(LoaderFacts):
         return iterator is not None and iterator.end(why)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks.
+        """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks,
+        but for what a rank alone knows.
 
-        Of a stream, each rank knows the marks of the lanes that it reads; any rank's state resumes at the same place,
-        and reads other ranks' lanes again from their begin up to it.
+        Skipped samples are those that this rank met. Of a stream, each rank knows the marks of the lanes that it reads;
+        any rank's state resumes at the same place, and reads other ranks' lanes again from their begin up to it.
 
         Raises:
             SourceError: if the source cannot be fingerprinted.

@@ -1,6 +1,7 @@
 """Which pass over the data comes next: the iteration rules as a small state machine, without any data.
 
-* A fresh loader starts epoch 0; after a pass that finished, the next epoch follows.
+* A fresh loader starts epoch 0; after a pass that finished, the next epoch follows. Finished means that the last batch
+  was handed out: loops that count their steps (Lightning's) take it and never ask for one more.
 * After a pass that was broken off, its epoch starts over, as people expect of a DataLoader.
 * After a cursor was loaded, the pass continues at it, and once it has handed out a batch it counts as any other: broken
   off, its epoch starts over. A cursor that stands at the end of its epoch leads to the next one, unless the loop names
@@ -70,6 +71,8 @@ class Passes:
         if self._next == "next epoch":
             return Spot(spot.epoch + 1, 0)
         if self._next == "start over":
+            if spot.position and is_end(spot):
+                return Spot(spot.epoch + 1, 0)
             if 0 < self._began_at < spot.position:
                 _log.warning(
                     "the pass over epoch %d that resumed at position %d was broken off at %d: the epoch starts over "

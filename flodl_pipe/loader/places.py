@@ -67,9 +67,7 @@ def where_is(
         raise IndexError(f"samples are 0 .. {num_samples - 1}, got {sample}")
     repeats = order.num_repeats or 1
     if not 0 <= repeat < repeats:
-        raise IndexError(
-            f"sample {sample} has repeats 0 .. {repeats - 1} in an epoch, got {repeat}"
-        )
+        raise IndexError(f"sample {sample} has repeats 0 .. {repeats - 1} in an epoch, got {repeat}")
     pick = np.array([sample * repeats + repeat], dtype=np.int64)
     position = int(order.epoch(epoch).where(pick)[0])
     of_epoch = steps.of_epoch(epoch)

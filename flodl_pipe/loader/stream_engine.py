@@ -20,6 +20,7 @@ from flodl_pipe.loader.stream_state import StreamState
 from flodl_pipe.loader.stream_steps import StreamSteps
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.stream_protocol import Stream
 
 __all__ = ["StreamEngine"]
@@ -73,6 +74,7 @@ class StreamEngine:
         self.num_samples: int | None = estimate
         self.num_picks: int | None = None
         self.has_repeats = False
+        self.steps: EpochSteps | None = None
         self.num_batches: int | None = None if estimate is None else max(1, estimate // global_batch)
         self.max_rows = outline.layout.max_rows
         self._ledger = process_ledger()

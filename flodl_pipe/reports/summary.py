@@ -36,6 +36,7 @@ class RunReport:
         peak_anonymous_bytes: Most private memory of the process, as seen.
         start_anonymous_bytes: Private memory when the loop began.
         granted: Bytes granted to the loader, by purpose.
+        skipped: Samples that could not be read, in words; empty where none were.
         digest: Digest of the whole run so far.
         cursor: Where the cursor was saved, in words.
     """
@@ -60,6 +61,7 @@ class RunReport:
     peak_anonymous_bytes: int
     start_anonymous_bytes: int
     granted: tuple[tuple[str, int], ...]
+    skipped: str
     digest: str
     cursor: str
 
@@ -79,6 +81,7 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
             ("epoch", f"{report.epoch + 1} of {report.num_epochs}"),
             ("steps", _counted(report.num_steps, report.steps_before)),
             ("samples", _counted(report.num_rows, report.rows_before)),
+            *((("skipped", report.skipped),) if report.skipped else ()),
             ("digest", report.digest),
             ("cursor", report.cursor),
         ),

@@ -206,8 +206,8 @@ def _check(parts: Mapping[str, Source], schedule: Sequence[Weights], block: int)
         if part.spec.is_ragged:
             raise ConfigError.at(
                 f"source.parts.{part_name}.source",
-                f"has samples of different lengths ({part.spec}), and the parts of a mixture have one size; pad them in "
-                "the dataset, or cut them into windows of one length",
+                f"has samples of different lengths ({part.spec}), and the parts of a mixture have one size; pad them "
+                "in the dataset, or cut them into windows of one length",
             )
         ordering = part.ordering if isinstance(part, BundledSource) else None
         if isinstance(ordering, Mixed):

@@ -73,6 +73,10 @@ class Chain:
         """Whether it has no steps."""
         return not self._steps
 
+    def told(self) -> tuple[tuple[str, str, Scope], ...]:
+        """Return name, tag and scope of each step."""
+        return tuple((name, _tag_of(transform), transform.scope) for name, _, transform in self._steps)
+
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         """Return the batch that the last step made.
 

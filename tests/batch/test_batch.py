@@ -77,6 +77,20 @@ def test_it_knows_which_fields_it_has(batch):
     assert "image" not in batch
 
 
+def test_a_field_is_got_or_its_default(batch):
+    assert batch.get("target") is batch["target"]
+    assert batch.get("label") is None
+    assert batch.get("label", 3) == 3
+
+
+def test_other_fields_come_with_what_belongs_to_the_rows(batch):
+    other = batch.with_fields(("a",), (torch.zeros(3),))
+    assert other.names == ("a",)
+    assert (other.pick_keys, other.weight, other.cursor) == (batch.pick_keys, batch.weight, batch.cursor)
+    with pytest.raises(ValueError, match="a name of its own"):
+        batch.with_fields(("a", "a"), (torch.zeros(3), torch.ones(3)))
+
+
 def test_it_shows_its_fields(batch):
     assert repr(batch) == "Batch(input: int64 (3, 2), target: float32 (3,))"
 

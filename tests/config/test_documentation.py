@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import FetchJob, RunJob
+from flodl_pipe.config.job import DigestJob, FetchJob, RunJob, VerifyJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
@@ -40,6 +40,8 @@ TABLES = {
     "### `reports`": ReportsConfig,
     "### `job` (options": RunJob,
     "### `job`, kind `fetch`": FetchJob,
+    "### `job`, kind `digest`": DigestJob,
+    "### `job`, kind `verify`": VerifyJob,
 }
 
 

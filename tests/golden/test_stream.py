@@ -50,6 +50,7 @@ def test_the_cursor():
             "shares": "",
             "mixture": "",
             "streams": "",
+            "skipped": "",
             "version": 1,
         }
 

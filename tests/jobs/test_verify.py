@@ -74,9 +74,9 @@ def alter(monkeypatch):
     build = verify_ranks.build_loader
 
     def alter(rule):
-        def built(cfg, *, keep_digest=False, context):
+        def built(cfg, *, keep_digest=False, context, source=None):
             changes = rule(cfg, context)
-            loader = build(cfg, keep_digest=keep_digest, context=context)
+            loader = build(cfg, keep_digest=keep_digest, context=context, source=source)
             return loader if changes is None else Altered(loader, **changes)
 
         monkeypatch.setattr(verify_ranks, "build_loader", built)

@@ -155,3 +155,14 @@ def test_counts_are_what_iteration_gives(loader):
 
 def test_the_loader_describes_itself(loader):
     assert repr(loader) == "Loader(Numbers, 40 samples, batch 4, 10 batches an epoch, resident)"
+    assert repr(loader) == "Loader(Numbers, 40 samples, batch 4, 10 batches an epoch, resident)"
+
+
+def test_a_pass_whose_last_batch_was_taken_is_finished(loader, epochs, caplog):
+    # As loops do that count their steps: they never ask for one more, and keep the iterator until the next.
+    iterators = []
+    for epoch in range(3):
+        iterators.append(iter(loader))
+        assert [next(iterators[-1])["id"].tolist() for _ in range(len(loader))] == epochs[epoch]
+    assert "iterator" not in caplog.text
+    assert [list(iterator) for iterator in iterators] == [[], [], []]

@@ -187,7 +187,7 @@ def test_a_line_that_is_too_long_is_an_error_at_its_step(folder):
 def test_a_padded_length_below_a_row_is_an_error(folder):
     with (
         loader(folder, pad_length=16) as source,
-        pytest.raises(TransformError, match="row .* has length .*pad_length is 16, and rows are never cut"),
+        pytest.raises(TransformError, match=r"row .* has length .*pad_length is 16, and rows are never cut"),
     ):
         list(source)
 
