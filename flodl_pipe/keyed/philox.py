@@ -17,8 +17,9 @@ from flodl_pipe.arrays import WordArray
 __all__ = ["philox4x32"]
 
 _ROUNDS = 10
-_MULTIPLY = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+# For lanes 0 and 2, which a round multiplies.
+_MULTIPLY = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -35,17 +36,20 @@ def philox4x32(key: WordArray, counter: WordArray) -> WordArray:
     """
     rows = key.shape[0]
     low, high = np.broadcast_to(counter, (rows, 2)).T
-    lanes = [low & _LOW, low >> _HALF, high & _LOW, high >> _HALF]
-    keys = [key & _LOW, key >> _HALF]
+    # Lanes 0 and 2 in one array, 1 and 3 in another: an operation does both of a kind, and a round takes seven.
+    even = np.stack([low & _LOW, high & _LOW])
+    odd = np.stack([low >> _HALF, high >> _HALF])
+    keys = np.stack([key & _LOW, key >> _HALF])
+    mixed = np.empty_like(even)
     for round_number in range(_ROUNDS):
         if round_number:
-            keys = [(lane + np.uint64(weyl)) & _LOW for lane, weyl in zip(keys, _WEYL, strict=True)]
-        product_0 = lanes[0] * _MULTIPLY[0]
-        product_1 = lanes[2] * _MULTIPLY[1]
-        lanes = [
-            (product_1 >> _HALF) ^ lanes[1] ^ keys[0],
-            product_1 & _LOW,
-            (product_0 >> _HALF) ^ lanes[3] ^ keys[1],
-            product_0 & _LOW,
-        ]
-    return np.stack(lanes)
+            keys += _WEYL
+            keys &= _LOW
+        even *= _MULTIPLY
+        swapped = even[::-1]
+        np.right_shift(swapped, _HALF, out=mixed)
+        mixed ^= odd
+        mixed ^= keys
+        np.bitwise_and(swapped, _LOW, out=odd)
+        even, mixed = mixed, even
+    return np.stack([even[0], odd[0], even[1], odd[1]])

@@ -7,6 +7,7 @@ more for a transform's own use) and the draw's place. Rank, reader, device, step
 Shape letter: ``B`` rows of a batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -17,7 +18,7 @@ from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.keyed.absorb import absorb, absorb_words
 from flodl_pipe.keyed.philox import philox4x32
 
-__all__ = ["PickKeys"]
+__all__ = ["PickKeys", "to_integers", "to_uniform"]
 
 _DOMAIN = 0x91C5
 
@@ -68,12 +69,28 @@ class PickKeys:
         blocks = [philox4x32(keys, np.array([block, 0], dtype=np.uint64)) for block in range(-(-count // 4))]
         return np.concatenate(blocks)[:count].T.copy()
 
+    def first_words(self, streams: Sequence[int]) -> WordArray:
+        """Return the first four words of each row in several streams, all at once.
+
+        Args:
+            streams: The streams, at least one.
+
+        Returns:
+            uint64 array of shape ``(S, 4, B)``; ``[s].T`` is ``of_stream(streams[s]).words(4)``.
+        """
+        bases = [absorb(_DOMAIN, self.seed, self.epoch, stream, 0) for stream in streams]
+        samples, repeats = self.sample.view(np.uint64), self.repeat.view(np.uint64)
+        keys = np.concatenate([absorb_words(base, samples) for base in bases])
+        keys = absorb_words(keys, np.tile(repeats, len(streams)))
+        blocks = philox4x32(keys, np.zeros(2, dtype=np.uint64))
+        return blocks.reshape(4, len(streams), len(self)).transpose(1, 0, 2)
+
     def uniform(self, count: int, *, stream: int = 0) -> npt.NDArray[np.float32]:
         """Return ``count`` numbers per row, uniform on ``[0, 1)`` in steps of 2**-24, float32, shape ``(B, count)``.
 
         24 bits are what a float32 holds exactly, so the value is the same on every device.
         """
-        return (self.words(count, stream=stream) >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+        return to_uniform(self.words(count, stream=stream))
 
     def integers(self, high: int, count: int, *, stream: int = 0) -> IndexArray:
         """Return ``count`` integers per row, in ``[0, high)``, int64, shape ``(B, count)``.
@@ -85,4 +102,14 @@ class PickKeys:
         """
         if not 1 <= high <= 1 << 32:
             raise ValueError(f"high must be in 1 .. 2**32, got {high}")
-        return ((self.words(count, stream=stream) * np.uint64(high)) >> np.uint64(32)).view(np.int64)
+        return to_integers(self.words(count, stream=stream), high)
+
+
+def to_uniform(words: WordArray) -> npt.NDArray[np.float32]:
+    """Turn 32-bit words into numbers on ``[0, 1)`` in steps of 2**-24, float32, of the same shape."""
+    return (words >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+
+
+def to_integers(words: WordArray, high: int) -> IndexArray:
+    """Turn 32-bit words into integers in ``[0, high)``, int64, of the same shape; ``high`` is at most 2**32."""
+    return ((words * np.uint64(high)) >> np.uint64(32)).view(np.int64)

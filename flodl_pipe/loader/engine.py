@@ -123,7 +123,9 @@ class Engine:
             check_purity=config.check_purity,
             skipped=self._skipped,
         )
-        self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps)
+        self._upcoming = Upcoming(
+            outline.steps, group_steps=self.plan.group_steps, draw=outline.making.draw_for(sampling.seed)
+        )
         self._pace = Pace(self.plan.num_readers)
         self._close_source = close_of(source)
         self._interrupt = partial(_interrupt, self._filler.reads, self._close_source)

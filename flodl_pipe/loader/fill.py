@@ -161,7 +161,7 @@ class Filler:
             for step in range(high - low):
                 one = slice(here.start + step * step_rows, here.start + (step + 1) * step_rows)
                 own = planes if stored is None else part_of(stored, one)
-                self._pass(own, wanted.part(one), {name: view[step] for name, view in views.items()}, ahead.epoch)
+                self._pass(own, wanted.part(one), {name: view[step] for name, view in views.items()})
 
     def _fill_part(self, group: Group, part: int, rows: Rows, ahead: Lookahead) -> None:
         """Fill some rows of the group's one step."""
@@ -187,7 +187,7 @@ class Filler:
                     group.hash_sums[0] += hashes.sum(axis=0, dtype=np.uint64)
         views = {name: view[0, here] for name, view in self._layout.group_views(run, num_rows).items()}
         if self._making.one_pass is not None:
-            self._pass(planes if stored is None else stored, wanted, views, ahead.epoch)
+            self._pass(planes if stored is None else stored, wanted, views)
         elif stored is not None:
             self._stored.deliver(stored, views)
 
@@ -214,7 +214,7 @@ class Filler:
             here = taken[low * step_rows : high * step_rows]
             planes.deliver(here, [view[low - begin : high - begin] for view in views])
 
-    def _pass(self, stored: Columns | PlaneStore | None, rows: Rows, out: dict[str, Array], epoch: int) -> None:
+    def _pass(self, stored: Columns | PlaneStore | None, rows: Rows, out: dict[str, Array]) -> None:
         """Deliver rows to scratch, and transform them from there to where they go."""
         assert self._making.one_pass is not None
         assert stored is not None
@@ -227,7 +227,7 @@ class Filler:
             stored.deliver(stored.rows(rows.samples), views)
         else:
             self._stored.deliver(stored, scratch)
-        self._making.one_pass.apply(scratch, self._keys(rows, epoch), out)
+        self._making.one_pass.apply(scratch, rows.draws, out)
 
     def _delivered(self, num_rows: int) -> dict[str, Array]:
         """Return rows of this thread's own to deliver to."""

@@ -6,15 +6,18 @@ order. Steps of different sizes, which a batch sampler makes, are planned one by
 """
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import numpy as np
 
-from flodl_pipe.arrays import IndexArray
+from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.sampling.orders import Order, samples_of
 from flodl_pipe.sampling.steps import EpochSteps, RankStep
 
-__all__ = ["Lookahead", "Rows"]
+__all__ = ["Draw", "Lookahead", "Rows"]
+
+Draw = Callable[[IndexArray, IndexArray, int], tuple[Array, ...]]
 
 _ROWS_AHEAD = 8192
 _CHUNKS_KEPT = 3
@@ -28,15 +31,19 @@ class Rows(NamedTuple):
         positions: Position of each row; at or beyond the epoch's end for padding.
         samples: Sample of each row.
         repeats: Which of its sample's appearances each row is.
+        draws: What fused transforms drew for each row; see
+            :meth:`flodl_pipe.transforms.protocol.ArrayTransform.draw`. Empty without them.
     """
 
     positions: IndexArray
     samples: IndexArray
     repeats: IndexArray
+    draws: tuple[Array, ...] = ()
 
     def part(self, rows: slice) -> "Rows":
         """Return some of the rows."""
-        return Rows(self.positions[rows], self.samples[rows], self.repeats[rows])
+        draws = tuple(drawn[rows] for drawn in self.draws)
+        return Rows(self.positions[rows], self.samples[rows], self.repeats[rows], draws)
 
 
 @final
@@ -49,14 +56,26 @@ class Lookahead:
         epoch: Which epoch.
         position: Where step 0 begins.
         group_steps: Steps that are gathered together.
+        draw: Draws what fused transforms need for rows of (samples, repeats, epoch); None without them. Like the
+            order, it costs far less a row for thousands than for a batch.
     """
 
-    def __init__(self, steps: EpochSteps, order: Order, *, epoch: int, position: int, group_steps: int = 1) -> None:
+    def __init__(
+        self,
+        steps: EpochSteps,
+        order: Order,
+        *,
+        epoch: int,
+        position: int,
+        group_steps: int = 1,
+        draw: Draw | None = None,
+    ) -> None:
         self.epoch = epoch
         self.position = position
         self._steps = steps.of_epoch(epoch)
         self.num_steps = self._steps.num_steps(position)
         self._family = order
+        self._draw = draw
         self._order = order.epoch(epoch)
         # Whole groups: the rest of a chunk would be a small one.
         per_chunk = max(1, _ROWS_AHEAD // steps.max_rows // group_steps) * group_steps
@@ -110,4 +129,6 @@ class Lookahead:
         full = (starts[:, None] + np.arange(begin.num_rows, dtype=np.int64)).ravel()
         positions = np.concatenate([full, np.arange(end.start, end.stop, dtype=np.int64)])
         within = positions % self._steps.num_picks
-        return Rows(positions, *samples_of(self._family, within, self._order.pick(within)))
+        samples, repeats = samples_of(self._family, within, self._order.pick(within))
+        draws = () if self._draw is None else self._draw(samples, repeats, self.epoch)
+        return Rows(positions, samples, repeats, draws)

@@ -22,6 +22,7 @@ from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ConfigError
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Made
+from flodl_pipe.loader.lookahead import Draw
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.sampling.collate import pass_through
 from flodl_pipe.transforms.protocol import ArrayTransform
@@ -52,6 +53,17 @@ class Making:
     def unit(self) -> int:
         """Rows of a global batch that must stay on one rank together."""
         return 2 if self.parts.chain.scope == "pair" else 1
+
+    def pass_bytes(self, step_rows: int) -> int:
+        """Return what fused transforms take in each reader: rows before them, and their own scratch."""
+        return 0 if self.one_pass is None else step_rows * self.rows.row_bytes + self.one_pass.scratch_bytes
+
+    def draw_for(self, seed: int) -> Draw | None:
+        """Return what draws for the fused transforms; None without them."""
+        one_pass = self.one_pass
+        if one_pass is None:
+            return None
+        return lambda samples, repeats, epoch: one_pass.draw(PickKeys(samples, repeats, epoch, seed))
 
     def make(self, rows: Columns, keys: PickKeys) -> Made:
         """Make one batch of delivered rows.

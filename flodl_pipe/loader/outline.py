@@ -100,6 +100,7 @@ def outline_engine(
         slot_bytes=layout.slot_bytes,
         resident_bytes=resident_bytes(source),
         tiers_off=source.tiers_off if isinstance(source, BundledSource) else None,
+        pass_bytes=making.pass_bytes(steps.max_rows),
         thread_safe=source.thread_safe,
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)

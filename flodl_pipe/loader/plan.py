@@ -56,6 +56,7 @@ class Sizes:
         resident_bytes: Bytes of the whole source in memory.
         thread_safe: Whether several readers may read the source at once.
         tiers_off: Why no memory tier may keep samples; None where they may.
+        pass_bytes: What fused transforms take in each reader, rows before them included.
     """
 
     step_rows: int
@@ -65,6 +66,7 @@ class Sizes:
     resident_bytes: int
     thread_safe: bool
     tiers_off: str | None = None
+    pass_bytes: int = 0
 
 
 @final
@@ -157,7 +159,7 @@ def _ring_bytes(sizes: Sizes, num_readers: int, depth: int, group_steps: int, st
     """Return the bytes of all slots, and of each reader's rows before they are delivered."""
     scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
     slots_bytes = (depth + _SLOTS_WITH_THE_LOOP) * sizes.slot_bytes
-    return slots_bytes + max(1, num_readers) * scratch_rows * sizes.stored_row_bytes
+    return slots_bytes + max(1, num_readers) * (scratch_rows * sizes.stored_row_bytes + sizes.pass_bytes)
 
 
 def _num_readers(knobs: Knobs, sizes: Sizes, num_cpus: int) -> int:

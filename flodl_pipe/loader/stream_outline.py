@@ -98,6 +98,7 @@ def outline_stream(
         resident_bytes=0,
         thread_safe=False,
         tiers_off=NO_TIERS,
+        pass_bytes=making.pass_bytes(steps.max_rows),
     )
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)

@@ -252,7 +252,7 @@ class StreamReading:
             return
         delivered = making.rows.empty(num_rows)
         self._deliver(stored, delivered)
-        making.one_pass.apply(delivered, keys, views)
+        making.one_pass.apply(delivered, making.one_pass.draw(keys), views)
 
     def _delivered(self, stored: Mapping[str, Array], num_rows: int) -> Columns:
         """Return delivered rows in arrays of their own, by the names of a batch."""

@@ -9,7 +9,7 @@ import contextlib
 import threading
 from typing import final
 
-from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.lookahead import Draw, Lookahead
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import EpochSteps
 
@@ -23,10 +23,12 @@ class Upcoming:
     Args:
         steps: The steps of an epoch, for this rank.
         group_steps: Steps that are gathered together.
+        draw: Draws what fused transforms need; see :class:`Lookahead`.
     """
 
-    def __init__(self, steps: EpochSteps, *, group_steps: int) -> None:
+    def __init__(self, steps: EpochSteps, *, group_steps: int, draw: Draw | None = None) -> None:
         self._steps = steps
+        self._draw = draw
         self._group_steps = group_steps
         self._lock = threading.Lock()
         self._made: tuple[Order, Lookahead] | None = None
@@ -57,4 +59,6 @@ class Upcoming:
                 self._made = order, ahead
 
     def _make(self, order: Order, epoch: int, position: int) -> Lookahead:
-        return Lookahead(self._steps, order, epoch=epoch, position=position, group_steps=self._group_steps)
+        return Lookahead(
+            self._steps, order, epoch=epoch, position=position, group_steps=self._group_steps, draw=self._draw
+        )

@@ -25,11 +25,11 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from flodl_pipe.arrays import BoolArray, IndexArray
+from flodl_pipe.arrays import BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import TransformError
-from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.keyed.pick_keys import PickKeys, to_integers, to_uniform
 from flodl_pipe.transforms.image_checks import (
     check_image,
     field_of_batch,
@@ -40,7 +40,7 @@ from flodl_pipe.transforms.image_checks import (
 )
 from flodl_pipe.transforms.protocol import Scope
 
-__all__ = ["BYTE_SCALE", "HorizontalFlip", "Normalize", "Padding", "RandomCrop", "ToFloat", "VerticalFlip", "drawn"]
+__all__ = ["BYTE_SCALE", "HorizontalFlip", "Normalize", "Padding", "RandomCrop", "ToFloat", "VerticalFlip", "chosen"]
 
 Padding = Literal["zero", "reflect"]
 
@@ -168,24 +168,22 @@ class RandomCrop:
         self._check_size(height, width)
         return with_spec_field(spec, replace(field, shape=(channels, *self.size)))
 
-    def offsets(self, keys: PickKeys, height: int, width: int) -> tuple[IndexArray, IndexArray]:
+    def offsets(self, words: WordArray, height: int, width: int) -> tuple[IndexArray, IndexArray]:
         """Return top and left of each row's window in the padded picture, int64, shape ``(B,)`` each.
 
         Args:
-            keys: Keys of the rows, in this transform's stream.
+            words: Words of the rows, of this transform's stream, shape ``(2 or more, B)``.
             height: Height of the pictures, without padding.
             width: Their width.
         """
         highs = [length + 2 * self.padding - cut + 1 for length, cut in zip((height, width), self.size, strict=True)]
-        tops = keys.integers(highs[0], 2)
-        lefts = tops if highs[0] == highs[1] else keys.integers(highs[1], 2)
-        return tops[:, 0], lefts[:, 1]
+        return to_integers(words[0], highs[0]), to_integers(words[1], highs[1])
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         pictures = _pictures(batch, self.field, "random_crop")
         num_rows, _, height, width = pictures.shape
         self._check_size(height, width)
-        tops, lefts = (on_device(starts, pictures.device) for starts in self.offsets(keys, height, width))
+        tops, lefts = (on_device(starts, pictures.device) for starts in self.offsets(keys.words(2).T, height, width))
         # All windows of a picture as views of it, shape (B, C, places, places, h, w); of those, one is copied.
         views = self._padded(pictures).unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)
         windows = views[torch.arange(num_rows, device=pictures.device), :, tops, lefts]
@@ -240,7 +238,7 @@ class HorizontalFlip:
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         pictures = _pictures(batch, self.field, "horizontal_flip")
-        return with_tensors(batch, {self.field: _flipped(pictures, drawn(keys, self.probability), -1)})
+        return with_tensors(batch, {self.field: _flipped(pictures, chosen(keys.words(1).T, self.probability), -1)})
 
 
 @final
@@ -260,13 +258,13 @@ class VerticalFlip:
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         pictures = _pictures(batch, self.field, "vertical_flip")
-        return with_tensors(batch, {self.field: _flipped(pictures, drawn(keys, self.probability), -2)})
+        return with_tensors(batch, {self.field: _flipped(pictures, chosen(keys.words(1).T, self.probability), -2)})
 
 
-def drawn(keys: PickKeys, probability: float) -> BoolArray:
-    """Return which rows are chosen, each with a probability, shape ``(B,)``."""
+def chosen(words: WordArray, probability: float) -> BoolArray:
+    """Return which rows are chosen, each with a probability, shape ``(B,)``, of their words, ``(1 or more, B)``."""
     # Both sides are float32: the draws hold 24 bits, and the probability is rounded to what they can equal.
-    return keys.uniform(1)[:, 0] < np.float32(probability)
+    return to_uniform(words[0]) < np.float32(probability)
 
 
 def _flipped(pictures: torch.Tensor, rows: BoolArray, axis: int) -> torch.Tensor:

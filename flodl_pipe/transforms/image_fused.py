@@ -26,7 +26,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from flodl_pipe.arrays import Array, BoolArray, IndexArray
+from flodl_pipe.arrays import Array, BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.transforms.image_basic import (
@@ -36,7 +36,7 @@ from flodl_pipe.transforms.image_basic import (
     RandomCrop,
     ToFloat,
     VerticalFlip,
-    drawn,
+    chosen,
 )
 from flodl_pipe.transforms.image_checks import check_image, field_of_spec
 from flodl_pipe.transforms.protocol import ArrayTransform, Transform
@@ -44,11 +44,12 @@ from flodl_pipe.transforms.protocol import ArrayTransform, Transform
 __all__ = ["FusedImagePass", "fuse"]
 
 _Basic = ToFloat | Normalize | RandomCrop | HorizontalFlip | VerticalFlip
+_Words = Mapping[int, WordArray]
 _Step = tuple[np.ufunc, npt.NDArray[np.float32]]
 
-# What is written of a block about fills an L2 cache of 1 MiB. Smaller blocks cost more in calls and, between threads,
-# in handing over the interpreter's lock: at 128 KiB a third of the rate.
-_BLOCK_BYTES = 1 << 20
+# Smaller blocks would stay in an L2 cache of 1 MiB, but cost more in calls and, between threads, in handing over the
+# interpreter's lock: of two threads, at 1 MiB three quarters of the rate, at 128 KiB a quarter.
+_BLOCK_BYTES = 3 << 20
 # Factors repeated for every pixel run faster than ones per channel, while they are small beside a block.
 _PLANE_BYTES = 64 << 10
 
@@ -148,15 +149,31 @@ class FusedImagePass:
         # The cut, and two copies of mirrored rows.
         self.scratch_bytes = self.block_rows * (padded_bytes + 3 * cut_bytes)
 
-    def apply(self, rows: Mapping[str, Array], keys: PickKeys, out: Mapping[str, Array]) -> None:
+    def draw(self, keys: PickKeys) -> tuple[Array, ...]:
+        """Return top and left of each row's window, whether it is mirrored and whether it is turned, ``(B,)`` each.
+
+        See :meth:`flodl_pipe.transforms.protocol.ArrayTransform.draw`. What is not drawn is left out.
+        """
+        steps = (self._crop, self._horizontal, self._vertical)
+        streams = [step[0] for step in steps if step is not None]
+        words = dict(zip(streams, keys.first_words(streams), strict=True)) if streams else {}
+        mirrored, turned = _flips(self._horizontal, words), _flips(self._vertical, words)
+        places = () if self._crop is None else self._places(self._crop, words, mirrored, turned)
+        return (*places, *(flips for flips in (mirrored, turned) if flips is not None))
+
+    def apply(self, rows: Mapping[str, Array], draws: Sequence[Array], out: Mapping[str, Array]) -> None:
         """Write ``B`` transformed rows; see :class:`flodl_pipe.transforms.protocol.ArrayTransform`."""
         for name in self._others:
             np.copyto(out[name], rows[name])
-        mirrored, turned = _flips(self._horizontal, keys), _flips(self._vertical, keys)
-        places = None if self._crop is None else self._places(self._crop, keys, mirrored, turned)
         pictures, made = rows[self._name], out[self._name]
-        for first in range(0, len(pictures), self.block_rows):
-            block = slice(first, first + self.block_rows)
+        drawn = iter(draws)
+        places = None if self._crop is None else (next(drawn), next(drawn))
+        mirrored = None if self._horizontal is None else next(drawn)
+        turned = None if self._vertical is None else next(drawn)
+        num_blocks = max(1, -(-len(pictures) // self.block_rows))
+        block_rows = max(1, -(-len(pictures) // num_blocks))  # blocks of like size
+        for first in range(0, len(pictures), block_rows):
+            block = slice(first, first + block_rows)
             cut = pictures[block]
             if places is not None:
                 cut = self._cut(cut, places[0][block], places[1][block])
@@ -172,11 +189,11 @@ class FusedImagePass:
                 self._scale(written)
 
     def _places(
-        self, crop_step: tuple[int, RandomCrop], keys: PickKeys, mirrored: BoolArray | None, turned: BoolArray | None
+        self, crop_step: tuple[int, RandomCrop], words: _Words, mirrored: BoolArray | None, turned: BoolArray | None
     ) -> tuple[IndexArray, IndexArray]:
         """Return top and left of each row's window in its padded picture, ``(B,)`` each."""
         stream, crop = crop_step
-        tops, lefts = crop.offsets(keys.of_stream(stream), self._height, self._width)
+        tops, lefts = crop.offsets(words[stream], self._height, self._width)
         if turned is not None and VerticalFlip in self._flips_before_crop:
             tops = np.where(turned, self._height + 2 * self._pad - crop.size[0] - tops, tops)
         if mirrored is not None and HorizontalFlip in self._flips_before_crop:
@@ -224,8 +241,8 @@ class FusedImagePass:
                 step(pictures, factor, out=pictures)
 
 
-def _flips(flip: tuple[int, HorizontalFlip | VerticalFlip] | None, keys: PickKeys) -> BoolArray | None:
-    return None if flip is None else drawn(keys.of_stream(flip[0]), flip[1].probability)
+def _flips(flip: tuple[int, HorizontalFlip | VerticalFlip] | None, words: _Words) -> BoolArray | None:
+    return None if flip is None else chosen(words[flip[0]], flip[1].probability)
 
 
 def _planes(factor: npt.NDArray[np.float32], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -13,7 +13,7 @@ On a CPU, readers may call a transform from several threads at once: it keeps no
 Shape letter: ``B`` rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from flodl_pipe.arrays import Array
@@ -65,13 +65,27 @@ class ArrayTransform(Protocol):
     spec: SampleSpec
     """The fields it makes."""
 
-    def apply(self, rows: Mapping[str, Array], keys: PickKeys, out: Mapping[str, Array]) -> None:
+    scratch_bytes: int
+    """Most memory that :meth:`apply` takes beside its arguments, in each thread that calls it."""
+
+    def draw(self, keys: PickKeys) -> tuple[Array, ...]:
+        """Return all random numbers that rows need: for thousands of rows at once, since most of it is calls.
+
+        Args:
+            keys: Keys of the rows, before any stream was chosen.
+
+        Returns:
+            Arrays whose first axis is that of the rows, to be cut and given to :meth:`apply`.
+        """
+        ...
+
+    def apply(self, rows: Mapping[str, Array], draws: Sequence[Array], out: Mapping[str, Array]) -> None:
         """Write ``B`` transformed rows.
 
         Args:
             rows: One C-contiguous array per field of the spec that it was made for, shape ``(B, *field.shape)``. Not
                 changed.
-            keys: Keys of the rows, before any stream was chosen.
+            draws: What :meth:`draw` returned for these rows.
             out: One C-contiguous array per field of :attr:`spec`, shape ``(B, *field.shape)``.
         """
         ...

@@ -69,3 +69,11 @@ def test_values_are_pinned():
     found = keys([0, 1, 5], [0, 0, 1], epoch=3)
     assert found.words(2).tolist() == [[628052809, 1929739392], [3782851468, 3787362844], [3542699291, 341885515]]
     assert found.integers(10, 4, stream=1).tolist() == [[3, 4, 8, 6], [8, 4, 8, 0], [5, 5, 6, 6]]
+
+
+def test_first_words_of_several_streams_are_those_of_each():
+    found = keys([3, 17, 9], [0, 2, 1], epoch=4)
+    words = found.first_words([5, 0, 2**63])
+    assert words.shape == (3, 4, 3)
+    for place, stream in enumerate([5, 0, 2**63]):
+        assert np.array_equal(words[place].T, found.of_stream(stream).words(4))

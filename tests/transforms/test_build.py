@@ -136,7 +136,7 @@ def test_crop_flip_and_normalize_are_one_pass_with_the_same_result():
     fused = chain.array_pass(IMAGES)
     assert fused.spec == chain.output(IMAGES)
     out = fused.spec.empty(16)
-    fused.apply({name: tensor.numpy() for name, tensor in given.items()}, given.pick_keys, out)
+    fused.apply({name: tensor.numpy() for name, tensor in given.items()}, fused.draw(given.pick_keys), out)
     made = chain(given, given.pick_keys)
     for name, tensor in made.items():
         assert np.array_equal(out[name], tensor.numpy())

@@ -69,7 +69,7 @@ def test_one_mean_serves_all_channels():
 def test_a_crop_is_a_window_of_the_padded_picture(mode, pad_mode, size, padding, dtype):
     batch, keys = batch_of(60, dtype=dtype), keys_of(60)
     crop = RandomCrop(size, padding, mode)
-    tops, lefts = crop.offsets(keys, 8, 6)
+    tops, lefts = crop.offsets(keys.words(2).T, 8, 6)
     padded = np.pad(batch["image"].numpy(), [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2], mode=pad_mode)
     found = crop(batch, keys)["image"].numpy()
     height, width = crop.size
@@ -82,7 +82,7 @@ def test_a_crop_is_a_window_of_the_padded_picture(mode, pad_mode, size, padding,
 
 
 def test_every_place_of_a_window_is_drawn_about_as_often():
-    tops, lefts = RandomCrop((8, 6), 1).offsets(keys_of(9000), 8, 6)
+    tops, lefts = RandomCrop((8, 6), 1).offsets(keys_of(9000).words(2).T, 8, 6)
     counts = np.bincount(tops * 3 + lefts, minlength=9)
     assert len(counts) == 9
     assert abs(((counts - 1000) ** 2 / 1000).sum() - 8) < 5 * (2 * 8) ** 0.5
