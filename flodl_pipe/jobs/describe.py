@@ -51,9 +51,7 @@ def last_batch_of_a_stream(drop_last: DropLast) -> str:
 def last_batch(steps: EpochSteps) -> str:
     """Return what becomes of the samples of an epoch that do not fill a batch.
 
-    >>> from flodl_pipe.config.root import Config
-    from flodl_pipe.loader.making import Making
-    from flodl_pipe.sampling.steps import Steps
+    >>> from flodl_pipe.sampling.steps import Steps
     >>> last_batch(Steps(100, 32, True))
     'the last 4 samples of each epoch fill no batch and are left out (sampling.drop_last=true)'
     """
