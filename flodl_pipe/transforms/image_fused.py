@@ -13,8 +13,8 @@ side.
 The results equal those of the torch transforms in turn, bit by bit: the same draws, and the same float32 operations in
 the same order. Scaling is done last, on what is kept, unless zeros are padded to what is normalised already.
 
-A batch of 512 pictures of 3 x 32 x 32 takes about 1.1 ms of a core for crop, flip and normalise (AMD EPYC, 2 cores,
-2026-11-29, ``tests/benchmarks/transforms.py``).
+A batch of 512 pictures of 3 x 32 x 32 takes about 1.0 ms of a core for crop, flip and normalise, draws included (AMD
+EPYC, 2 cores, 2026-11-30, ``tests/benchmarks/transforms.py``).
 
 Shape letters: ``B`` rows, ``C`` channels, ``H`` height, ``W`` width.
 """
