@@ -17,7 +17,7 @@ from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.outline import Outline, first_global_batch, outline_engine
 from flodl_pipe.loader.stream_outline import StreamOutline, outline_stream
 from flodl_pipe.sources.build import build_source
-from flodl_pipe.sources.imports import import_callable, raised_at
+from flodl_pipe.sources.imports import import_callable, raised_at, require_arguments
 from flodl_pipe.sources.number_file import read_numbers
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
@@ -26,13 +26,19 @@ from flodl_pipe.transforms.build import build_chain
 __all__ = ["build_loader", "load", "outline"]
 
 
-def load(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[str] | None = None) -> Loader:
+def load(
+    name_or_override: str,
+    *overrides: str,
+    config_dir: str | os.PathLike[str] | None = None,
+    context: RunContext | None = None,
+) -> Loader:
     """Compose a recipe and build its loader.
 
     Args:
         name_or_override: Name of a recipe, or an override such as ``source.path=...``.
         overrides: Further overrides, as on the command line.
         config_dir: Folder with recipes and groups of one's own, like ``--config-dir``.
+        context: Rank and world size, where one builds the ranks oneself; None: this process, which must be alone.
 
     Returns:
         A loader; close it, or use it in a ``with`` statement, when its threads and files should go before it does.
@@ -43,7 +49,8 @@ def load(name_or_override: str, *overrides: str, config_dir: str | os.PathLike[s
         StagingError: if memory is refused.
         ClusterError: if there is more than one rank.
     """
-    loader: Loader = instantiate_engine(load_config(name_or_override, *overrides, config_dir=config_dir))
+    config = load_config(name_or_override, *overrides, config_dir=config_dir)
+    loader: Loader = instantiate_engine(config, context=context)
     return loader
 
 
@@ -131,12 +138,16 @@ def _sampler(cfg: Config, source: Source | Stream, key: str) -> Any:
     if path is None:
         return None
     factory = import_callable(path, cfg.allow_import, f"sampling.{key}")
+    require_arguments(factory, path, "sampling.sampler_args", cfg.sampling.sampler_args, source)
     try:
-        return factory(source, **copy.deepcopy(cfg.sampling.sampler_args))
+        made = factory(source, **copy.deepcopy(cfg.sampling.sampler_args))
     except FlodlPipeError:
         raise
     except (Exception, SystemExit) as error:
         raise LoaderError(f"sampling.{key}={path} raised {raised_at(error)}") from error
+    if made is None:
+        raise LoaderError(f"sampling.{key}={path} returned None; it must return a sampler: is a return missing?")
+    return made
 
 
 def _alone() -> RunContext:

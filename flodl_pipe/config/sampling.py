@@ -1,5 +1,6 @@
 """Section ``sampling``: the order of the samples and what happens at the end of an epoch."""
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -33,7 +34,13 @@ def _order(value: Any) -> Any:
 
 
 def _weights(value: Any) -> str:
-    return INVERSE_FREQUENCY if value == INVERSE_FREQUENCY else absolute(value)
+    if value == INVERSE_FREQUENCY:
+        return INVERSE_FREQUENCY
+    if isinstance(value, str) and not value.endswith(".npy"):
+        close = difflib.get_close_matches(value, [INVERSE_FREQUENCY], cutoff=0.6)
+        hint = f". Did you mean '{INVERSE_FREQUENCY}'?" if close else ""
+        raise fault(f"must be a .npy file or '{INVERSE_FREQUENCY}', got {shown(value)}{hint}")
+    return absolute(value)
 
 
 DropLast = Annotated[bool | Literal["pad"], BeforeValidator(_drop_last, json_schema_input_type=bool | Literal["pad"])]
@@ -132,3 +139,16 @@ class SamplingConfig(StrictModel):
         for problem in problems[:1]:  # a validator raises one
             raise fault(problem.message, at=[problem.key.removeprefix("sampling.")])
         return self
+
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Return what was set and has no effect: keys, and what to say about them."""
+        used = {
+            "block_samples": self.order == "blocked",
+            "pool_batches": self.order == "bucketed",
+            "label_field": self.weights == INVERSE_FREQUENCY,
+        }
+        return tuple(
+            (key, f"{getattr(self, key)}, no effect with order={self.order}")
+            for key, is_used in used.items()
+            if not is_used and getattr(self, key) != type(self).model_fields[key].default
+        )

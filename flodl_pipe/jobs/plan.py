@@ -141,5 +141,6 @@ def _notes(config: Config, found: Outline) -> Rows:
         notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without readers nothing is read ahead"))
     if not config.sampling.shuffle:
         notes.append(("sampling.seed", f"{config.sampling.seed}, no effect on the order: sampling.shuffle=false"))
+    notes += [(f"sampling.{key}", text) for key, text in config.sampling.notes()]
     notes += [(f"source.{key}", text) for key, text in config.source.notes()]
     return tuple(notes)

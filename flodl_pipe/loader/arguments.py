@@ -85,6 +85,7 @@ def split_arguments(
             "loader.batch_size", "must be given: rows of a batch, or None to deliver samples one by one"
         )
     collate, weights, lengths = loader["collate"], sampling["weights"], sampling["lengths"]
+    _check_arrays(weights, lengths, sampling["order"])
     config = check_section(
         LoaderConfig,
         "loader",
@@ -126,11 +127,23 @@ def split_arguments(
         raise ConfigError.at(
             "loader.collate", "makes batches, and loader.batch_size=null delivers samples one by one; leave it at stack"
         )
-    if parts.lengths is not None and section.order != "bucketed":
-        raise ConfigError.at(
-            "sampling.lengths", f"have no meaning with order={section.order}; set order='bucketed', or leave them out"
-        )
     return config, section, parts
+
+
+def _check_arrays(weights: object, lengths: object, order: str) -> None:
+    """Refuse arrays whose order was not asked for, and paths, which recipes name."""
+    for key, value, needs in (("weights", weights, "weighted"), ("lengths", lengths, "bucketed")):
+        if value is None:
+            continue
+        if isinstance(value, str) and value != INVERSE_FREQUENCY:
+            raise ConfigError.at(
+                f"sampling.{key}", f"{value!r} is a path, as a recipe has it; in Python give the array itself"
+            )
+        if order != needs:
+            given = "an array was" if _is_array(value) else f"{value!r} was"
+            raise ConfigError.at(
+                f"sampling.{key}", f"{given} given, which means nothing with order={order}; set order={needs!r}"
+            )
 
 
 def grouped(keywords: Mapping[str, Any], shared: Sequence[object] = ()) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Filler:
             if group.num_steps == 1:
                 group.fail(error, 0)
             else:
-                self._fill_one_by_one(group, rows, ahead)
+                self._fill_one_by_one(group, rows, ahead, error)
         if self._check_purity and group.error is None:
             try:
                 self._require_pure(rows)
@@ -116,13 +116,15 @@ class Filler:
         with self._read_lock:
             require_pure(self._source, samples)
 
-    def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead) -> None:
+    def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead, before: Exception) -> None:
         for step in range(group.num_steps):
             try:
                 self._fill_steps(group, step, step + 1, rows, ahead)
             except Exception as error:  # noqa: BLE001 - as above; the first one ends the loop
                 group.fail(error, step)
                 return
+        # It would have ended a loop that reads one step at a time.
+        group.fail(before, 0)
 
     def _fill_steps(self, group: Group, first: int, last: int, rows: Rows, ahead: Lookahead) -> None:
         """Make whole steps ``first .. last - 1`` of the group."""

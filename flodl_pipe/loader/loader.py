@@ -48,7 +48,8 @@ class Loader(LoaderFacts):
         names: Other names for the batch's fields, in field order.
         collate: How samples become a batch: ``"stack"``, ``"pad"``, ``"ragged"`` (nested tensors), or a function that
             takes the list of samples and returns tensors, or a tuple or dict of them.
-        ragged: Fields whose rows may differ in length although some samples do not show it; of a user's dataset only.
+        ragged: Names of fields whose rows may differ in length although some samples do not show it; or whether to look
+            for such fields (as with None, unless batches are stacked). Of a user's dataset only.
         pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
@@ -99,7 +100,7 @@ class Loader(LoaderFacts):
         global_batch_size: int | None = None,
         names: Sequence[str] | None = None,
         collate: str | Callable[..., Any] = "stack",
-        ragged: Sequence[str] | None = None,
+        ragged: bool | Sequence[str] | None = None,
         pad_id: int = 0,
         pad_multiple: int = 8,
         pad_length: int | None = None,
@@ -242,7 +243,11 @@ class Loader(LoaderFacts):
         cursor = Cursor.from_state(state)
         stream = self._engine.stream
         continued = continue_from(
-            cursor, stream, num_picks=self._engine.num_picks, rule=self._config.global_batch_on_resume
+            cursor,
+            stream,
+            num_picks=self._engine.num_picks,
+            rule=self._config.global_batch_on_resume,
+            one_by_one=self._parts.passes_through,
         )
         if continued.global_batch != stream.global_batch:
             self._engine.require_global_batch(continued.global_batch)  # before anything is given up
@@ -265,6 +270,8 @@ class Loader(LoaderFacts):
         self.close()
 
 
-def _ragged(collate: object, batch_size: object, fields: Sequence[str] | None) -> bool | Sequence[str]:
+def _ragged(collate: object, batch_size: object, fields: bool | Sequence[str] | None) -> bool | Sequence[str]:
     """Return which fields of a user's dataset may be ragged: those named, or those that look so unless stacked."""
-    return (collate != "stack" or batch_size is None) if fields is None else list(fields)
+    if fields is None:
+        return collate != "stack" or batch_size is None
+    return fields if isinstance(fields, bool | str) else list(fields)

@@ -76,14 +76,14 @@ class Making:
             TransformError: if a transform or the collate function breaks its contract.
         """
         with _outside_of_the_loop():
-            if self.parts.passes_through:
-                names, tensors = pass_through(rows)
-            else:
-                names, tensors = self.parts.collate(rows)
+            alone = self.parts.passes_through
+            names, tensors = pass_through(rows) if alone else self.parts.collate(rows)
             if self.parts.chain.is_empty:
                 return names, tensors
-            batch = self.parts.chain(Batch(names, tensors, pick_keys=keys), keys)
-            return batch.names, batch.values()
+            # A sample that passes through is a batch of one row to a transform.
+            given = tuple(tensor[None] for tensor in tensors) if alone else tensors
+            batch = self.parts.chain(Batch(names, given, pick_keys=keys), keys)
+            return batch.names, tuple(tensor[0] for tensor in batch.values()) if alone else batch.values()
 
 
 def making_for(rows: SampleSpec, parts: Parts, world_size: int = 1) -> Making:
@@ -112,7 +112,8 @@ def making_for(rows: SampleSpec, parts: Parts, world_size: int = 1) -> Making:
                 f"a transform of scope '{chain.scope}' looks at several rows, and loader.batch_size=null delivers one "
                 "sample at a time; set a batch size, or take the transform out",
             )
-        return Making(rows, _as_if_fixed(rows), parts, None, is_apart=True)
+        made = chain.output(rows)  # a bundled transform that cannot work on the fields says so now
+        return Making(rows, _as_if_fixed(made or rows), parts, None, is_apart=True)
     parts.collate.check(rows)
     collated = parts.collate.output(rows)
     if collated is not None and collated == rows and not rows.is_ragged:

@@ -1,6 +1,7 @@
 """Where a sample stands in an epoch, and what stands in a step: the order read in both directions, without any data."""
 
-from typing import NamedTuple, final
+import operator
+from typing import NamedTuple, SupportsIndex, final
 
 import numpy as np
 
@@ -60,9 +61,11 @@ def where_is(
         num_samples: Samples of the source.
 
     Raises:
+        ValueError: if a number is no integer, or the epoch is negative.
         IndexError: if there is no such sample or appearance.
         LoaderError: if the order draws samples, so that one may come several times or not at all.
     """
+    sample, epoch, repeat = _whole(sample=sample, epoch=epoch, repeat=repeat)
     if not 0 <= sample < num_samples:
         raise IndexError(f"samples are 0 .. {num_samples - 1}, got {sample}")
     repeats = order.num_repeats or 1
@@ -97,8 +100,10 @@ def rows_of(order: Order, steps: EpochSteps, *, epoch: int, step: int) -> StepRo
         step: Which step of it, counted from the epoch's begin.
 
     Raises:
+        ValueError: if a number is no integer, or the epoch is negative.
         IndexError: if the epoch has no such step.
     """
+    epoch, step = _whole(epoch=epoch, step=step)
     of_epoch = steps.of_epoch(epoch)
     num_steps = of_epoch.num_steps()
     if not 0 <= step < num_steps:
@@ -115,3 +120,16 @@ def rows_of(order: Order, steps: EpochSteps, *, epoch: int, step: int) -> StepRo
         row=np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
         valid=np.concatenate([np.arange(part.num_rows) < part.num_valid for part in parts]),
     )
+
+
+def _whole(**numbers: int) -> list[int]:
+    """Return numbers that are integers of some kind, as Python's."""
+    found = []
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            raise ValueError(f"{name} must be an integer, got {value!r}")  # noqa: TRY004 - as loader.epoch() says it
+        number = operator.index(value)
+        if name == "epoch" and not 0 <= number < 1 << 64:
+            raise ValueError(f"epochs are counted from 0 to 2**64 - 1, got {number}")
+        found.append(number)
+    return found

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, final
 
+from flodl_pipe.errors import ResumeError
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
@@ -31,7 +32,12 @@ class Continued:
 
 
 def continue_from(
-    cursor: Cursor, stream: StreamIdentity, *, num_picks: int | None, rule: Literal["keep", "scale"]
+    cursor: Cursor,
+    stream: StreamIdentity,
+    *,
+    num_picks: int | None,
+    rule: Literal["keep", "scale"],
+    one_by_one: bool = False,
 ) -> Continued:
     """Compare a cursor with a loader's stream, and say how the loader goes on.
 
@@ -40,6 +46,7 @@ def continue_from(
         stream: What the loader serves now.
         num_picks: Positions of an epoch; None where they are not known.
         rule: Which global batch counts where the two differ.
+        one_by_one: Whether the loader delivers samples without a batch axis, which no other global batch can be.
 
     Raises:
         ResumeError: if the cursor belongs to another stream; both sides are named.
@@ -52,6 +59,11 @@ def continue_from(
     now, saved = stream.global_batch, cursor.global_batch
     if now == saved:
         return Continued(order_tag, saved, rows)
+    if rule == "keep" and one_by_one:
+        raise ResumeError(
+            f"this state was saved with batches of {saved} rows, and loader.batch_size=null delivers samples one by "
+            "one; resume with the batch size it was saved with, or set loader.global_batch_on_resume=scale"
+        )
     if rule == "keep":
         _log.warning("resuming with the saved global batch of %d; this run's config says %d", saved, now)
         return Continued(order_tag, saved, rows)

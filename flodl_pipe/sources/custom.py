@@ -1,14 +1,12 @@
 """Kind ``custom``: the dataset that a function of the user's own code returns."""
 
 import copy
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flodl_pipe.config.source_custom import CustomConfig
-from flodl_pipe.errors import ConfigError, FlodlPipeError, LoaderError, SourceError
+from flodl_pipe.errors import FlodlPipeError, LoaderError, SourceError
 from flodl_pipe.sources.any_source import as_source
-from flodl_pipe.sources.imports import import_callable, raised_at
+from flodl_pipe.sources.imports import import_callable, raised_at, require_arguments
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
 
@@ -28,7 +26,7 @@ def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source | Strea
         Exception: what the dataset raises for sample 0, itself.
     """
     factory = import_callable(config.factory, allowed, "source.factory")
-    _require_arguments(factory, config)
+    require_arguments(factory, config.factory, "source.args", config.args)
     try:
         made = factory(**copy.deepcopy(config.args))  # it may keep and change them
     except FlodlPipeError:
@@ -41,16 +39,3 @@ def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source | Strea
         return as_source(made, thread_safe=config.thread_safe, ragged=config.ragged)
     except LoaderError as error:
         raise SourceError(f"source.factory={config.factory} returned no dataset: {error}") from None
-
-
-def _require_arguments(factory: Callable[..., Any], config: CustomConfig) -> None:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables of C code have none; calling them says what is wrong
-        return
-    try:
-        signature.bind(**config.args)
-    except TypeError as error:
-        raise ConfigError.at(
-            "source.args", f"do not fit {config.factory}{signature}: {error}; correct them or the factory"
-        ) from None

@@ -9,7 +9,10 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray
 
-__all__ = ["Door", "require_samples"]
+__all__ = ["UNREADABLE", "Door", "require_samples"]
+
+UNREADABLE = b"|cannot be read|"
+"""What a fingerprint takes for a sample that cannot be read."""
 
 
 @final

@@ -7,16 +7,17 @@ import run``.
 
 import difflib
 import importlib
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flodl_pipe.errors import ConfigError, FlodlPipeError, SourceError
 
-__all__ = ["import_callable", "raised_at"]
+__all__ = ["import_callable", "raised_at", "require_arguments"]
 
 
 def import_callable(path: str, allowed: Sequence[str], key: str) -> Callable[..., Any]:
@@ -55,6 +56,31 @@ def import_callable(path: str, allowed: Sequence[str], key: str) -> Callable[...
         )
     checked: Callable[..., Any] = found
     return checked
+
+
+def require_arguments(
+    factory: Callable[..., Any], path: str, key: str, keywords: Mapping[str, Any], *positional: object
+) -> None:
+    """Refuse keywords that a callable does not take, before it is called.
+
+    Args:
+        factory: The callable.
+        path: How the config names it.
+        key: Key of the config that holds the keywords, for messages.
+        keywords: The keywords.
+        positional: What else it is called with.
+
+    Raises:
+        ConfigError: with the signature.
+    """
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some callables of C code have none; calling them says what is wrong
+        return
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        raise ConfigError.at(key, f"do not fit {path}{signature}: {error}; correct them or the factory") from None
 
 
 def raised_at(error: BaseException) -> str:

@@ -7,7 +7,7 @@ Shape letter: ``K`` samples asked for.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.errors import ChangedError
-from flodl_pipe.sources.door import Door, require_samples
+from flodl_pipe.sources.door import UNREADABLE, Door, require_samples
 from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
@@ -87,10 +87,8 @@ class RaggedUserSource:
     def fingerprint(self, *, full: bool = False) -> Fingerprint:
         """Return the identity of the samples: their number, their fields, lengths and bytes of some of them.
 
-        Costs at most 16 samples, always the same ones, or all when ``full``.
-
-        Raises:
-            Exception: as :meth:`read_rows`.
+        Costs at most 16 samples, always the same ones, or all when ``full``. A sample that cannot be read counts as
+        such, see :meth:`flodl_pipe.sources.user_source.UserSource.fingerprint`.
         """
         summary = f"dataset: {format_count(self._num_samples)} samples of {self.spec}"
         layout = [(field.name, field.dtype, field.shape, field.is_ragged) for field in self.spec]
@@ -101,15 +99,28 @@ class RaggedUserSource:
         for first in range(0, count, _CHUNK_ROWS):
             last = min(count, first + _CHUNK_ROWS)
             indices = np.arange(first, last, dtype=np.int64) if chosen is None else chosen[first:last]
-            columns = self.read_rows(indices)
-            for row in range(last - first):
-                for values in columns.values():
-                    if isinstance(values, Ragged):
-                        digest.update(f"|{values.lengths[row]}|".encode())
-                        digest.update(values.row(row).tobytes())
-                    else:
-                        digest.update(values[row].tobytes())
+            for part in self._rows(indices):
+                digest.update(part)
         return Fingerprint(summary, digest.hexdigest(), full, "their number, their fields, and some of the samples")
+
+    def _rows(self, indices: IndexArray) -> Iterator[bytes]:
+        """Yield lengths and bytes of each sample."""
+        try:
+            columns = self.read_rows(indices)
+        except Exception:  # noqa: BLE001 - whatever it is: read apart, those that fail show it again
+            if len(indices) == 1:
+                yield UNREADABLE
+            else:
+                for index in indices:
+                    yield from self._rows(np.array([index], dtype=np.int64))
+            return
+        for row in range(len(indices)):
+            for values in columns.values():
+                if isinstance(values, Ragged):
+                    yield f"|{values.lengths[row]}|".encode()
+                    yield values.row(row).tobytes()
+                else:
+                    yield values[row].tobytes()
 
     def check_unchanged(self) -> None:
         """Compare the dataset's length with what it was: of an object in memory nothing else can be told.

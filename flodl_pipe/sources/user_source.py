@@ -9,14 +9,14 @@ Shape letters: ``K`` samples asked for, ``B`` rows of a buffer.
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.errors import ChangedError
-from flodl_pipe.sources.door import Door, require_samples
+from flodl_pipe.sources.door import UNREADABLE, Door, require_samples
 from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.ordering import Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
@@ -90,10 +90,8 @@ class UserSource:
         """Return the identity of the samples: their number, their fields, and the bytes of some of them.
 
         Costs at most 16 samples, the first and the last among them and always the same ones, or all when ``full``.
-        The dataset's type plays no part: it may be renamed or moved.
-
-        Raises:
-            Exception: as :meth:`read_into`.
+        The dataset's type plays no part: it may be renamed or moved. A sample that cannot be read counts as such: a run
+        that skips it can be saved and resumed, and one that does not ends where it meets it.
         """
         summary = f"dataset: {format_count(self._num_samples)} samples of {self.spec}"
         layout = [(field.name, field.dtype, field.shape) for field in self.spec]
@@ -105,12 +103,24 @@ class UserSource:
         for first in range(0, count, step):
             last = min(count, first + step)
             indices = np.arange(first, last, dtype=np.int64) if chosen is None else chosen[first:last]
-            out = self.spec.empty(last - first)
-            self.read_into(indices, np.arange(last - first, dtype=np.int64), out)
-            for row in range(last - first):
-                for array in out.values():
-                    digest.update(array[row].tobytes())
+            for row in self._rows(indices):
+                digest.update(row)
         return Fingerprint(summary, digest.hexdigest(), full, "their number, their fields, and some of the samples")
+
+    def _rows(self, indices: IndexArray) -> Iterator[bytes]:
+        """Yield the bytes of each sample."""
+        out, rows = self.spec.empty(len(indices)), np.arange(len(indices), dtype=np.int64)
+        try:
+            self.read_into(indices, rows, out)
+        except Exception:  # noqa: BLE001 - whatever it is: read apart, those that fail show it again
+            if len(indices) == 1:
+                yield UNREADABLE
+            else:
+                for index in indices:
+                    yield from self._rows(np.array([index], dtype=np.int64))
+            return
+        for row in rows.tolist():
+            yield b"".join(array[row].tobytes() for array in out.values())
 
     def check_unchanged(self) -> None:
         """Compare the dataset's length with what it was: of an object in memory nothing else can be told.

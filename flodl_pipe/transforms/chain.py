@@ -116,8 +116,11 @@ class Chain:
 
         Args:
             spec: Fields of the rows that it would get.
+
+        Raises:
+            TransformError: as :meth:`output`.
         """
-        if self.is_empty:
+        if self.is_empty or self.output(spec) is None:  # which names the step that cannot work on the fields
             return None
         return fuse([(stream, transform) for _, stream, transform in self._steps], spec)
 

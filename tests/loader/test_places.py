@@ -76,3 +76,15 @@ def test_draws_have_no_one_place():
         with pytest.raises(LoaderError, match="at several positions of an epoch or at none"):
             loader.where(3, 0)
         assert len(loader.what(0, 1).sample) == 2
+
+
+@pytest.mark.parametrize("arguments", [(1.5, 0), ("a", 0), (True, 0), (5, -1), (5, 0, 0.5), (5, 2**64)])
+def test_places_are_asked_for_by_integers(arguments):
+    with Loader(Numbers(10), batch_size=2) as loader:
+        with pytest.raises(ValueError, match=r"must be an integer|counted from 0"):
+            loader.where(*arguments)
+        with pytest.raises(ValueError, match=r"must be an integer|counted from 0"):
+            loader.what(-1, 0)
+        with pytest.raises(ValueError, match="must be an integer"):
+            loader.what(0, 1.5)
+        assert loader.where(np.int64(5), 0) == loader.where(5, 0)

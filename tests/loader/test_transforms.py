@@ -242,3 +242,46 @@ def test_what_is_no_transform_is_refused_at_build():
         Loader(Numbers(10), batch_size=2, transforms=[3])
     with pytest.raises(TransformError, match="image"):
         Loader(Numbers(10), batch_size=2, transforms=[RandomCrop(4)])
+
+
+@pytest.mark.parametrize("transforms", [fused(), add_noise], ids=["fused", "own"])
+def test_samples_that_pass_through_are_batches_of_one_to_transforms(transforms):
+    with Loader(Pictures(), batch_size=1, shuffle=False, transforms=transforms) as loader:
+        batches = [batch["image"][0] for batch in loader]
+    with Loader(Pictures(), batch_size=None, shuffle=False, transforms=transforms) as loader:
+        alone = [batch["image"] for batch in loader]
+    assert [image.shape for image in alone] == [image.shape for image in batches]
+    assert all(map(torch.equal, alone, batches))
+
+
+def test_a_state_of_batches_is_no_state_of_single_samples():
+    with Loader(Pictures(), batch_size=12) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with Loader(Pictures(), batch_size=None) as loader, pytest.raises(ResumeError, match="batches of 12 rows"):
+        loader.load_state_dict(state)
+    with Loader(Pictures(), batch_size=None, global_batch_on_resume="scale") as loader:
+        loader.load_state_dict(state)
+        assert len(list(loader.epoch(0))) == 108
+
+
+def test_a_step_that_does_not_fit_is_named():
+    with pytest.raises(TransformError, match=r"transform 'myflip': .*imag"):
+        Loader(Pictures(), batch_size=4, transforms={"myflip": HorizontalFlip(field="imag")})
+
+
+@pytest.mark.parametrize("readers", [0, 1, 3])
+def test_a_fault_that_comes_once_ends_the_loop_however_it_reads(readers):
+    failed = []
+
+    def once(batch, keys):
+        if 17 in keys.sample and not failed:
+            failed.append(True)
+            raise RuntimeError("once")
+        return batch
+
+    with (
+        Loader(Pictures(), batch_size=4, readers=readers, transforms=once) as loader,
+        pytest.raises(RuntimeError, match="once"),
+    ):
+        list(loader)

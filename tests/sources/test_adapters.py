@@ -675,3 +675,28 @@ def test_the_fingerprint_reads_sixteen_samples_or_all():
     assert asked == list(range(1000))
     middle = adapt(Maps(lambda i: np.int64(-1 if i == 501 else i), 1000))
     assert middle.fingerprint(full=True) != source.fingerprint(full=True)
+
+
+class Partly:
+    """Some samples cannot be read."""
+
+    def __init__(self, bad, ragged=False):
+        self.bad, self.ragged = bad, ragged
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise OSError(f"sample {index}")
+        return np.arange(index % 5 + 1 if self.ragged else 3) + index
+
+
+@pytest.mark.parametrize(("ragged", "full", "bad"), [(False, False, 39), (False, True, 17), (True, True, 11)])
+def test_samples_that_cannot_be_read_have_a_place_in_the_fingerprint(ragged, full, bad):
+    def digest(bad):
+        return adapt(Partly(bad, ragged), ragged=ragged or None).fingerprint(full=full).digest
+
+    assert digest({bad}) == digest({bad})
+    assert digest({bad}) != digest(set())
+    assert digest({bad}) != digest({bad - 1, bad}) or not full
