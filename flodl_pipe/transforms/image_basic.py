@@ -15,10 +15,9 @@ agree bit by bit on a CPU.
 Shape letters: ``B`` rows, ``C`` channels, ``H`` height, ``W`` width.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, final
+from typing import Literal, cast, final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +27,18 @@ from torch.nn import functional
 from flodl_pipe.arrays import BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import TransformError
+from flodl_pipe.errors import ConfigError, TransformError
 from flodl_pipe.keyed.pick_keys import PickKeys, to_integers, to_uniform
+from flodl_pipe.transforms.arguments import (
+    require_count,
+    require_name,
+    require_numbers,
+    require_size,
+    require_within,
+)
 from flodl_pipe.transforms.image_checks import (
     check_image,
+    check_unit,
     field_of_batch,
     field_of_spec,
     on_device,
@@ -45,6 +52,7 @@ __all__ = ["BYTE_SCALE", "HorizontalFlip", "Normalize", "Padding", "RandomCrop",
 Padding = Literal["zero", "reflect"]
 
 BYTE_SCALE = np.float32(1 / 255)
+_MAX_SIZE = 1 << 16
 
 
 @final
@@ -58,7 +66,7 @@ class ToFloat:
     scope: Scope = "row"
 
     def __init__(self, field: str = "image") -> None:
-        self.field = field
+        self.field = require_name(field, "to_float.field")
         self.tag = f"to_float(field={field})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -79,26 +87,31 @@ class Normalize:
     """Subtracts a mean and divides by a standard deviation, channel by channel; uint8 is scaled to ``0 .. 1`` before.
 
     Args:
-        mean: Mean of each channel, in ``0 .. 1`` for pictures of bytes; one number for all channels.
+        mean: Mean of each channel, of pictures of bytes in ``0 .. 1``; one number for all channels.
         std: Standard deviation of each channel, in the same unit.
         field: The pictures.
 
     Raises:
-        ValueError: if the two differ in length, or a number is not finite or a standard deviation not positive.
+        ConfigError: if the two differ in length, or a number is not finite or a standard deviation not positive.
     """
 
     scope: Scope = "row"
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float], field: str = "image") -> None:
-        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
-        self.field = field
+        rule = "a finite number, or one per channel"
+        self.mean = require_numbers(mean, "normalize.mean", rule)
+        self.std = require_numbers(std, "normalize.std", rule)
+        self.field = require_name(field, "normalize.field")
         if len(self.mean) != len(self.std):
-            raise ValueError(f"normalize: mean {self.mean} and std {self.std} differ in length; give one per channel")
+            raise ConfigError.at(
+                "normalize.std", f"mean {self.mean} and std {self.std} differ in length; give one per channel"
+            )
         # Beyond these, float32 has no finite factor.
         if min(self.std) <= 0 or max(1, *map(abs, self.mean)) / min(self.std) > 1e30:
-            raise ValueError(
-                f"normalize: std must be positive, and not vanish beside 1 or the mean, got std {self.std} and mean "
-                f"{self.mean}; give 1 for a channel that never changes"
+            raise ConfigError.at(
+                "normalize.std",
+                f"must be positive, and not vanish beside 1 or the mean, got std {self.std} and mean {self.mean}; give "
+                "1 for a channel that never changes",
             )
         self.tag = f"normalize(mean={self.mean}, std={self.std}, field={field})"
 
@@ -107,6 +120,7 @@ class Normalize:
         field = field_of_spec(spec, self.field, "normalize")
         channels, _, _ = check_image(field, "normalize")
         self._check_channels(channels)
+        check_unit(field.dtype, self.mean, self.std, self.field)
         return with_spec_field(spec, replace(field, dtype="float32"))
 
     def factors(self, dtype: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -119,7 +133,9 @@ class Normalize:
         """Return the batch with normalised float32 pictures; those that are float32 are changed in place."""
         pictures = _pictures(batch, self.field, "normalize")
         self._check_channels(pictures.shape[1])
-        factors = self.factors(str(pictures.dtype).removeprefix("torch."))
+        dtype = str(pictures.dtype).removeprefix("torch.")
+        check_unit(dtype, self.mean, self.std, self.field)
+        factors = self.factors(dtype)
         scale, shift = (on_device(factor, pictures.device) for factor in factors)
         return with_tensors(batch, {self.field: pictures.to(torch.float32).mul_(scale).add_(shift)})
 
@@ -142,7 +158,7 @@ class RandomCrop:
         field: The pictures.
 
     Raises:
-        ValueError: if size, padding or mode are out of range.
+        ConfigError: if size, padding or mode are out of range.
     """
 
     scope: Scope = "row"
@@ -150,15 +166,10 @@ class RandomCrop:
     def __init__(
         self, size: int | Sequence[int], padding: int = 0, mode: Padding = "zero", field: str = "image"
     ) -> None:
-        sizes = (size, size) if isinstance(size, int) else tuple(size)
-        if len(sizes) != 2 or not all(_is_count(length, 1) for length in sizes):
-            raise ValueError(f"random_crop: size must be a positive integer or (height, width), got {size!r}")
-        if not _is_count(padding, 0):
-            raise ValueError(f"random_crop: padding must be an integer of at least 0, got {padding!r}")
-        if mode not in ("zero", "reflect"):
-            raise ValueError(f"random_crop: mode must be zero or reflect, got {mode!r}")
-        self.size: tuple[int, int] = (sizes[0], sizes[1])
-        self.padding, self.mode, self.field = padding, mode, field
+        self.size = require_size(size, "random_crop.size", _MAX_SIZE)
+        self.padding = padding = require_count(padding, "random_crop.padding", 0)
+        self.mode = _mode(mode)
+        self.field = require_name(field, "random_crop.field")
         self.tag = f"random_crop(size={self.size}, padding={padding}, mode={mode}, field={field})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -222,13 +233,14 @@ class HorizontalFlip:
         field: The pictures.
 
     Raises:
-        ValueError: if the probability is not in ``0 .. 1``.
+        ConfigError: if the probability is not in ``0 .. 1``.
     """
 
     scope: Scope = "row"
 
     def __init__(self, probability: float = 0.5, field: str = "image") -> None:
-        self.probability, self.field = _probability("horizontal_flip", probability), field
+        self.probability = require_within(probability, 0.0, 1.0, "horizontal_flip.probability")
+        self.field = require_name(field, "horizontal_flip.field")
         self.tag = f"horizontal_flip(probability={self.probability}, field={field})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -248,7 +260,8 @@ class VerticalFlip:
     scope: Scope = "row"
 
     def __init__(self, probability: float = 0.5, field: str = "image") -> None:
-        self.probability, self.field = _probability("vertical_flip", probability), field
+        self.probability = require_within(probability, 0.0, 1.0, "vertical_flip.probability")
+        self.field = require_name(field, "vertical_flip.field")
         self.tag = f"vertical_flip(probability={self.probability}, field={field})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -267,6 +280,13 @@ def chosen(words: WordArray, probability: float) -> BoolArray:
     return to_uniform(words[0]) < np.float32(probability)
 
 
+def _mode(value: object) -> Padding:
+    for mode in get_args(Padding):
+        if value == mode:
+            return cast("Padding", mode)
+    raise ConfigError.at("random_crop.mode", f"must be zero or reflect, got {value!r}")
+
+
 def _flipped(pictures: torch.Tensor, rows: BoolArray, axis: int) -> torch.Tensor:
     chosen = on_device(np.flatnonzero(rows), pictures.device)
     return pictures.index_copy(0, chosen, pictures.index_select(0, chosen).flip(axis))
@@ -277,20 +297,3 @@ def _pictures(batch: Batch, name: str, kind: str) -> torch.Tensor:
     tensor, field = field_of_batch(batch, name, kind)
     check_image(field, kind)
     return tensor
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and value >= least
-
-
-def _probability(kind: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{kind}: probability must be in 0 .. 1, got {value!r}")
-    return float(value)
-
-
-def _numbers(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
-    found = (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
-    if not found or not all(map(math.isfinite, found)):
-        raise ValueError(f"normalize: {name} must be a finite number, or one per channel, got {value!r}")
-    return found

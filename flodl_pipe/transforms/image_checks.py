@@ -8,14 +8,14 @@ import torch
 from flodl_pipe.arrays import Array
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import Field, SampleSpec
-from flodl_pipe.errors import ConfigError, TransformError
+from flodl_pipe.errors import TransformError
 
 __all__ = [
     "check_image",
+    "check_unit",
     "field_of_batch",
     "field_of_spec",
     "on_device",
-    "require_range",
     "with_spec_field",
     "with_tensors",
 ]
@@ -74,6 +74,19 @@ def check_image(field: Field, kind: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
+def check_unit(dtype: str, mean: tuple[float, ...], std: tuple[float, ...], name: str) -> None:
+    """Refuse figures of bytes for pictures of bytes, which are scaled to 0 .. 1 before.
+
+    Raises:
+        TransformError: naming the figures and the remedy.
+    """
+    if dtype == "uint8" and not (0 <= min(mean) <= max(mean) <= 1 and max(std) <= 1):
+        raise TransformError(
+            f"normalize: field {name!r} is uint8 and scaled to 0 .. 1 first, so its mean is within 0 .. 1 and its std "
+            f"at most 1, but mean is {mean} and std {std}; divide figures of 0 .. 255 by 255"
+        )
+
+
 def with_tensors(batch: Batch, changed: dict[str, torch.Tensor]) -> Batch:
     """Return the batch with some of its tensors replaced."""
     return batch.with_fields(batch.names, tuple(changed.get(name, tensor) for name, tensor in batch.items()))
@@ -87,20 +100,6 @@ def with_spec_field(spec: SampleSpec, changed: Field) -> SampleSpec:
 def on_device(array: Array, device: torch.device) -> torch.Tensor:
     """Return a tensor of the array's values on a device; of a small array, as it is a copy that may wait."""
     return torch.from_numpy(array).to(device)
-
-
-def require_range(value: tuple[float, float], least: float, most: float, key: str) -> tuple[float, float]:
-    """Return two numbers of ``least .. most`` as floats, the first not above the second, the second above 0.
-
-    Raises:
-        ConfigError: if they are not.
-    """
-    numbers = tuple(float(end) for end in value)
-    if len(numbers) != 2 or not least <= numbers[0] <= numbers[1] <= most or numbers[1] == 0.0:
-        raise ConfigError.at(
-            key, f"must be two numbers in {least:g} .. {most:g}, the smaller one first and not both 0, got {value!r}"
-        )
-    return numbers[0], numbers[1]
 
 
 def _missing(name: str, names: tuple[str, ...], kind: str) -> str:

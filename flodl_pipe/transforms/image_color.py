@@ -21,6 +21,7 @@ from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError, TransformError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.arguments import require_name, require_number
 from flodl_pipe.transforms.image_checks import check_image, field_of_batch, field_of_spec, on_device, with_tensors
 from flodl_pipe.transforms.protocol import Scope
 
@@ -46,7 +47,7 @@ class ColorJitter:
         field: The field with the images: 3 channels; without saturation also 1.
 
     Raises:
-        ConfigError: if an argument is negative or not finite.
+        ConfigError: if an argument is no number, negative or not finite.
     """
 
     scope: Scope = "row"
@@ -54,14 +55,13 @@ class ColorJitter:
     def __init__(
         self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, field: str = "image"
     ) -> None:
-        # 1 and 1.0 are one tag.
-        brightness, contrast, saturation = float(brightness), float(contrast), float(saturation)
-        amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        for name, amount in amounts.items():
-            if not 0.0 <= amount < float("inf"):
-                raise ConfigError.at(f"{_KIND}.{name}", f"must be at least 0 and finite, got {amount!r}")
+        # As floats: 1 and 1.0 are one tag.
+        brightness = _amount("brightness", brightness)
+        contrast = _amount("contrast", contrast)
+        saturation = _amount("saturation", saturation)
+        field = require_name(field, f"{_KIND}.field")
         self.tag = f"{_KIND}({brightness=}, {contrast=}, {saturation=}, {field=})"
-        self._amounts, self._field = tuple(amounts.values()), field
+        self._amounts, self._field = (brightness, contrast, saturation), field
 
     def output(self, spec: SampleSpec) -> SampleSpec:
         self._check(field_of_spec(spec, self._field, _KIND))
@@ -97,6 +97,14 @@ class ColorJitter:
                 f"{_KIND}: {what} needs 3 channels, red, green and blue, but field {field} has {channels}; set {what} "
                 "to 0 for such images"
             )
+
+
+def _amount(name: str, value: object) -> float:
+    key, rule = f"{_KIND}.{name}", "at least 0 and finite"
+    amount = require_number(value, key, rule)
+    if amount < 0.0:
+        raise ConfigError.at(key, f"must be {rule}, got {value!r}")
+    return amount
 
 
 def _factor(uniform: npt.NDArray[np.float32], amount: float) -> npt.NDArray[np.float32]:

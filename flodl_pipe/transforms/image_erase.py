@@ -18,15 +18,15 @@ import torch
 from flodl_pipe.arrays import BoolArray, IndexArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import Field, SampleSpec
-from flodl_pipe.errors import ConfigError, TransformError
+from flodl_pipe.errors import TransformError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.arguments import require_name, require_number, require_range, require_within
 from flodl_pipe.transforms.image_boxes import MAX_RATIO, NUM_TRIES, BoxSizes, first_fit, place
 from flodl_pipe.transforms.image_checks import (
     check_image,
     field_of_batch,
     field_of_spec,
     on_device,
-    require_range,
     with_tensors,
 )
 from flodl_pipe.transforms.protocol import Scope
@@ -52,7 +52,7 @@ class RandomErasing:
         field: The field with the images.
 
     Raises:
-        ConfigError: if an argument is out of its range.
+        ConfigError: if an argument is of another type, or out of its range.
     """
 
     scope: Scope = "row"
@@ -65,13 +65,12 @@ class RandomErasing:
         value: float = 0.0,
         field: str = "image",
     ) -> None:
-        if not 0.0 <= probability <= 1.0:
-            raise ConfigError.at(f"{_KIND}.probability", f"must be in 0 .. 1, got {probability!r}")
-        if not np.isfinite(value):
-            raise ConfigError.at(f"{_KIND}.value", f"must be a finite number, got {value!r}")
+        # As floats: 1 and 1.0 are one tag.
+        probability = require_within(probability, 0.0, 1.0, f"{_KIND}.probability")
+        value = require_number(value, f"{_KIND}.value")
         scale = require_range(scale, 0.0, 1.0, f"{_KIND}.scale")
         ratio = require_range(ratio, 1 / MAX_RATIO, MAX_RATIO, f"{_KIND}.ratio")
-        probability, value = float(probability), float(value)  # 1 and 1.0 are one tag
+        field = require_name(field, f"{_KIND}.field")
         self.tag = f"{_KIND}({probability=}, {scale=}, {ratio=}, {value=}, {field=})"
         self._probability, self._value, self._field = probability, value, field
         self._sizes = BoxSizes(scale, ratio)

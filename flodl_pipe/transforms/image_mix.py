@@ -28,8 +28,9 @@ import torch
 from flodl_pipe.arrays import IndexArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import Field, SampleSpec
-from flodl_pipe.errors import ConfigError, TransformError
+from flodl_pipe.errors import TransformError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.arguments import require_count, require_name, require_within
 from flodl_pipe.transforms.beta import MAX_ALPHA, MIN_ALPHA, SymmetricBeta
 from flodl_pipe.transforms.image_boxes import place
 from flodl_pipe.transforms.image_checks import (
@@ -57,22 +58,24 @@ class Mixup:
     waits for the device once: labels are checked before they are used.
 
     Args:
-        alpha: Shape of the distribution of lambda, 0.1 to 10; small: mostly one of the two, 1: any proportion alike.
         num_classes: Classes, ``K``; labels are ``0 .. K - 1``.
+        alpha: Shape of the distribution of lambda, 0.1 to 10; small: mostly one of the two, 1: any proportion alike.
         image: The field with the images.
         label: The field with the labels.
 
     Raises:
-        ConfigError: if an argument is out of its range.
+        ConfigError: if an argument is of another type, or out of its range.
     """
 
     scope: Scope = "pair"
 
-    def __init__(self, alpha: float, num_classes: int, image: str = "image", label: str = "label") -> None:
-        alpha = float(alpha)  # 1 and 1.0 are one tag
-        self._beta = _beta(alpha, _MIXUP)
+    def __init__(self, num_classes: int, *, alpha: float = 1.0, image: str = "image", label: str = "label") -> None:
+        alpha = _alpha(alpha, _MIXUP)
+        num_classes = require_count(num_classes, f"{_MIXUP}.num_classes")
+        label = require_name(label, f"{_MIXUP}.label")
+        self._beta = SymmetricBeta(alpha)
         self._labels = _SoftLabels(_MIXUP, num_classes, label)
-        self._image = image
+        self._image = image = require_name(image, f"{_MIXUP}.image")
         self.tag = f"{_MIXUP}({alpha=}, {num_classes=}, {image=}, {label=})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -108,22 +111,24 @@ class Cutmix:
     labels are checked before they are used.
 
     Args:
-        alpha: Shape of the distribution of lambda, 0.1 to 10; the paper's is 1.
         num_classes: Classes, ``K``; labels are ``0 .. K - 1``.
+        alpha: Shape of the distribution of lambda, 0.1 to 10; the paper's is 1.
         image: The field with the images.
         label: The field with the labels.
 
     Raises:
-        ConfigError: if an argument is out of its range.
+        ConfigError: if an argument is of another type, or out of its range.
     """
 
     scope: Scope = "pair"
 
-    def __init__(self, alpha: float, num_classes: int, image: str = "image", label: str = "label") -> None:
-        alpha = float(alpha)  # 1 and 1.0 are one tag
-        self._beta = _beta(alpha, _CUTMIX)
+    def __init__(self, num_classes: int, *, alpha: float = 1.0, image: str = "image", label: str = "label") -> None:
+        alpha = _alpha(alpha, _CUTMIX)
+        num_classes = require_count(num_classes, f"{_CUTMIX}.num_classes")
+        label = require_name(label, f"{_CUTMIX}.label")
+        self._beta = SymmetricBeta(alpha)
         self._labels = _SoftLabels(_CUTMIX, num_classes, label)
-        self._image = image
+        self._image = image = require_name(image, f"{_CUTMIX}.image")
         self.tag = f"{_CUTMIX}({alpha=}, {num_classes=}, {image=}, {label=})"
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -157,8 +162,6 @@ class _SoftLabels:
     """Labels of pairs, made soft."""
 
     def __init__(self, kind: str, num_classes: int, field: str) -> None:
-        if num_classes < 1:
-            raise ConfigError.at(f"{kind}.num_classes", f"must be at least 1, got {num_classes!r}")
         self._kind, self._num_classes, self.field = kind, num_classes, field
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -193,12 +196,9 @@ class _SoftLabels:
             )
 
 
-def _beta(alpha: float, kind: str) -> SymmetricBeta:
-    if not MIN_ALPHA <= alpha <= MAX_ALPHA:
-        raise ConfigError.at(
-            f"{kind}.alpha", f"must be in {MIN_ALPHA} .. {MAX_ALPHA:g}, got {alpha!r}; leave {kind} out to mix nothing"
-        )
-    return SymmetricBeta(alpha)
+def _alpha(alpha: object, kind: str) -> float:
+    """Return alpha as a float: 1 and 1.0 are one tag."""
+    return require_within(alpha, MIN_ALPHA, MAX_ALPHA, f"{kind}.alpha", f"leave {kind} out to mix nothing")
 
 
 def _of_pairs(keys: PickKeys) -> PickKeys:

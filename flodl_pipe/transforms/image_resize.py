@@ -25,15 +25,14 @@ import torch
 from flodl_pipe.arrays import IndexArray
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import ConfigError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.arguments import require_name, require_range, require_size
 from flodl_pipe.transforms.image_boxes import MAX_RATIO, NUM_TRIES, BoxSizes, first_fit, place
 from flodl_pipe.transforms.image_checks import (
     check_image,
     field_of_batch,
     field_of_spec,
     on_device,
-    require_range,
     with_spec_field,
     with_tensors,
 )
@@ -64,7 +63,7 @@ class RandomResizedCrop:
         field: The field with the images.
 
     Raises:
-        ConfigError: if an argument is out of its range.
+        ConfigError: if an argument is of another type, or out of its range.
     """
 
     scope: Scope = "row"
@@ -76,14 +75,10 @@ class RandomResizedCrop:
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         field: str = "image",
     ) -> None:
-        sizes = [size, size] if isinstance(size, int) else list(size)
-        if len(sizes) != 2 or not all(1 <= length <= _MAX_SIZE for length in sizes):
-            raise ConfigError.at(
-                f"{_KIND}.size", f"must be a number of pixels, 1 to {_MAX_SIZE}, or (height, width), got {size!r}"
-            )
-        size = (sizes[0], sizes[1])
+        size = require_size(size, f"{_KIND}.size", _MAX_SIZE)
         scale = require_range(scale, 0.0, 1.0, f"{_KIND}.scale")
         ratio = require_range(ratio, 1 / MAX_RATIO, MAX_RATIO, f"{_KIND}.ratio")
+        field = require_name(field, f"{_KIND}.field")
         self.tag = f"{_KIND}({size=}, {scale=}, {ratio=}, {field=})"
         self._size, self._ratio, self._field = size, ratio, field
         self._sizes = BoxSizes(scale, ratio)

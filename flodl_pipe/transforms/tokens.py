@@ -18,12 +18,20 @@ from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ConfigError, TransformError
 from flodl_pipe.keyed.keys_torch import integers, words
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.transforms.arguments import (
+    require_count,
+    require_integer,
+    require_integer_list,
+    require_name,
+    require_names,
+)
 from flodl_pipe.transforms.protocol import Scope
 from flodl_pipe.transforms.token_fields import (
     find_field,
     find_tensor,
     refuse_jagged,
     refuse_ragged,
+    require_ids,
     require_integers,
     spec_with,
     with_tensors,
@@ -68,11 +76,13 @@ class MaskTokens:
 
         Args:
             mask_id: Id that hides a token, below ``vocab_size``.
-            vocab_size: Random ids are drawn from ``0 .. vocab_size - 1``.
+            vocab_size: Ids are ``0 .. vocab_size - 1``, the mask and other special ones included: for a mask that was
+                put behind a vocabulary of ``n``, ``n + 1``. Random ids are drawn from all of them.
             probability: Share of the tokens that are chosen, in 0 .. 1.
             random: Share of the chosen that become a random id.
             keep: Share of the chosen that stay.
-            ignore: Ids that are never chosen: padding, separators.
+            ignore: Ids that are never chosen: padding, separators. Only these may lie outside the vocabulary,
+                beside -1 and -100.
             ignore_below: Ids below this are never chosen either.
             field: Field of the tokens.
             target: Field of the targets.
@@ -80,19 +90,27 @@ class MaskTokens:
         Raises:
             ConfigError: if a constant is out of range.
         """
+        vocab_size = require_count(vocab_size, "mask_tokens.vocab_size")
+        mask_id = require_integer(mask_id, "mask_tokens.mask_id", "an id, an integer")
         if not 0 <= mask_id < vocab_size <= 1 << 32:
             raise ConfigError.at(
                 "mask_tokens.mask_id",
                 f"must be in 0 .. vocab_size - 1 with vocab_size at most 2**32, got {mask_id} with {vocab_size}; "
                 "vocab_size counts the mask too",
             )
+        shares = {"probability": probability, "random": random, "keep": keep}
+        for name, share in shares.items():
+            if isinstance(share, bool) or not isinstance(share, int | float):
+                raise ConfigError.at(f"mask_tokens.{name}", f"must be a number in 0 .. 1, got {share!r}")
         if not (0 <= probability <= 1 and random >= 0 and keep >= 0 and random + keep <= 1):
             raise ConfigError.at(
                 "mask_tokens.probability",
                 f"probability, random, keep and random + keep must be in 0 .. 1: got {probability}, {random}, {keep}; "
                 "random and keep are shares of the chosen",
             )
-        _require_two("mask_tokens.target", field, target)
+        _require_two("mask_tokens", field, target)
+        ignore = require_integer_list(ignore, "mask_tokens.ignore")
+        ignore_below = require_integer(ignore_below, "mask_tokens.ignore_below", "an id, an integer")
         self._mask_id, self._vocab_size = mask_id, vocab_size
         self._ignore, self._ignore_below = tuple(sorted(set(ignore))), ignore_below
         self._field, self._target = field, target
@@ -108,8 +126,9 @@ class MaskTokens:
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
         tokens = find_tensor(batch, self._field, "mask_tokens")
         require_integers(str(tokens.dtype).removeprefix("torch."), self._field, "mask_tokens")
-        flat = tokens.values() if tokens.layout == torch.jagged else tokens
-        masked, target = (_like(tokens, values) for values in self._mask(flat.long(), tokens, keys))
+        flat = (tokens.values() if tokens.layout == torch.jagged else tokens).long()
+        require_ids(_like(tokens, flat), self._vocab_size, self._ignore, self._field, keys)
+        masked, target = (_like(tokens, values) for values in self._mask(flat, tokens, keys))
         return with_tensors(batch, {self._field: masked, self._target: target})
 
     def output(self, spec: SampleSpec) -> SampleSpec:
@@ -173,12 +192,8 @@ class RandomSpan:
         Raises:
             ConfigError: if there is no length, or no field.
         """
-        if length < 1 or isinstance(fields, str) or not fields or len(set(fields)) != len(fields):
-            raise ConfigError.at(
-                "random_span.length",
-                f"must be at least 1, and fields a list of different names, got {length} and {fields!r}",
-            )
-        self._length, self._fields = length, tuple(fields)
+        self._length = length = require_count(length, "random_span.length")
+        self._fields = require_names(fields, "random_span.fields")
         self.tag = f"random_span(length={length}, fields={list(self._fields)})"
 
     def __call__(self, batch: Batch, keys: PickKeys) -> Batch:
@@ -234,7 +249,7 @@ class Shift:
         Raises:
             ConfigError: if they are the same.
         """
-        _require_two("shift.target", field, target)
+        _require_two("shift", field, target)
         self._field, self._target = field, target
         self.tag = f"shift(field={field!r}, target={target!r})"
 
@@ -268,6 +283,8 @@ class Shift:
             )
 
 
-def _require_two(key: str, field: str, target: str) -> None:
-    if field == target:
-        raise ConfigError.at(key, f"must be another field than that of the tokens, got {target!r} for both")
+def _require_two(kind: str, field: object, target: object) -> None:
+    if require_name(field, f"{kind}.field") == require_name(target, f"{kind}.target"):
+        raise ConfigError.at(
+            f"{kind}.target", f"must be another field than that of the tokens, got {target!r} for both"
+        )

@@ -57,8 +57,8 @@ STEPS = {
         {"probability": 0.9, "scale": [0.1, 0.2], "ratio": [0.5, 2.0], "value": 7.0},
         RandomErasing(0.9, (0.1, 0.2), (0.5, 2.0), 7.0),
     ),
-    "mixup": ({"alpha": 0.2, "num_classes": 10}, Mixup(0.2, 10)),
-    "cutmix": ({"alpha": 0.5, "num_classes": 10}, Cutmix(0.5, 10)),
+    "mixup": ({"alpha": 0.2, "num_classes": 10}, Mixup(10, alpha=0.2)),
+    "cutmix": ({"alpha": 0.5, "num_classes": 10}, Cutmix(10, alpha=0.5)),
     "mask_tokens": (
         {"mask_id": 3, "vocab_size": 50, "probability": 0.5, "random": 0.2, "keep": 0.3, "ignore": [0, 1]},
         MaskTokens(mask_id=3, vocab_size=50, probability=0.5, random=0.2, keep=0.3, ignore=[0, 1]),

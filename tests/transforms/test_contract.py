@@ -84,19 +84,19 @@ class TestRandomErasingOfFloats(OfFloats):
 
 class TestMixup(OfFloats):
     def make_transform(self) -> Mixup:
-        return Mixup(0.4, NUM_CLASSES)
+        return Mixup(NUM_CLASSES, alpha=0.4)
 
 
 class TestCutmixOfBytes(OfBytes):
     def make_transform(self) -> Cutmix:
-        return Cutmix(1.0, NUM_CLASSES)
+        return Cutmix(NUM_CLASSES, alpha=1.0)
 
 
 class TestCutmixOfFloats(OfFloats):
     tolerance = 0.0
 
     def make_transform(self) -> Cutmix:
-        return Cutmix(1.0, NUM_CLASSES)
+        return Cutmix(NUM_CLASSES, alpha=1.0)
 
 
 class TestToFloatOfBytes(OfBytes):
@@ -223,8 +223,8 @@ def test_every_bundled_transform_is_held_to_it():
         (RandomErasing(1, value=7, scale=[0, 1]), RandomErasing(1.0, value=7.0, scale=(0.0, 1.0))),
         (RandomResizedCrop(8), RandomResizedCrop([8, 8], ratio=[3 / 4, 4 / 3])),
         (ColorJitter(1, 0, 2), ColorJitter(1.0, 0.0, 2.0)),
-        (Mixup(1, 10), Mixup(1.0, 10)),
-        (Cutmix(1, 10), Cutmix(1.0, 10)),
+        (Mixup(10, alpha=1), Mixup(10, alpha=1.0)),
+        (Cutmix(10, alpha=1), Cutmix(10, alpha=1.0)),
     ],
 )
 def test_a_constant_has_one_tag_however_it_is_written(one, other):
@@ -238,9 +238,9 @@ def test_a_constant_has_one_tag_however_it_is_written(one, other):
         (RandomErasing(), RandomErasing(0.4)),
         (RandomResizedCrop(8), RandomResizedCrop((8, 9))),
         (ColorJitter(0.1, 0.2), ColorJitter(0.2, 0.1)),
-        (Mixup(1, 10), Mixup(1, 11)),
-        (Mixup(1, 10), Cutmix(1, 10)),
-        (Cutmix(1, 10), Cutmix(1, 10, image="picture")),
+        (Mixup(10, alpha=1), Mixup(11, alpha=1)),
+        (Mixup(10, alpha=1), Cutmix(10, alpha=1)),
+        (Cutmix(10, alpha=1), Cutmix(10, alpha=1, image="picture")),
     ],
 )
 def test_another_constant_is_another_tag(one, other):

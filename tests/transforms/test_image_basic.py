@@ -8,13 +8,13 @@ import torch
 
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import TransformError
+from flodl_pipe.errors import ConfigError, TransformError
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.transforms.image_basic import HorizontalFlip, Normalize, RandomCrop, ToFloat, VerticalFlip
 from flodl_pipe.transforms.protocol import BundledTransform
 
 SPEC = SampleSpec.of(image=("uint8", (3, 8, 6)), label=("int64", ()))
-MEAN, STD = (0.5, 0.25, 0.125), (0.25, 0.5, 2.0)
+MEAN, STD = (0.5, 0.25, 0.125), (0.25, 0.5, 1.0)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 # Worked out by hand from tops 0 3 2 0 and lefts 2 1 2 2, the second row mirrored, the last two turned.
 PINNED = [[[0, 0, 0], [2, 3, 4]], [[23, 22, 21], [0, 0, 0]], [[34, 35, 36], [30, 31, 32]], [[38, 39, 40], [0, 0, 0]]]
@@ -167,7 +167,7 @@ def test_global_random_states_are_left_alone():
 def test_tags_hold_every_constant():
     assert [transform.tag for transform in ALL] == [
         "to_float(field=image)",
-        "normalize(mean=(0.5, 0.25, 0.125), std=(0.25, 0.5, 2.0), field=image)",
+        "normalize(mean=(0.5, 0.25, 0.125), std=(0.25, 0.5, 1.0), field=image)",
         "random_crop(size=(6, 6), padding=2, mode=zero, field=image)",
         "horizontal_flip(probability=0.5, field=image)",
         "vertical_flip(probability=0.5, field=image)",
@@ -178,22 +178,25 @@ def test_tags_hold_every_constant():
     ("build", "message"),
     [
         (lambda: Normalize((0.5, 0.5), (0.1,)), r"mean \(0.5, 0.5\) and std \(0.1,\) differ in length"),
-        (lambda: Normalize((0.5,), (0.0,)), r"std must be positive.*got std \(0.0,\)"),
-        (lambda: Normalize((0.5,), (-1,)), r"std must be positive.*got std \(-1.0,\)"),
+        (lambda: Normalize((0.5,), (0.0,)), r"normalize.std: must be positive.*got std \(0.0,\)"),
+        (lambda: Normalize((0.5,), (-1,)), r"normalize.std: must be positive.*got std \(-1.0,\)"),
         (lambda: Normalize(0.5, 1e-40), "not vanish beside 1"),
-        (lambda: Normalize(float("nan"), 1), "mean must be a finite number, or one per channel, got nan"),
-        (lambda: Normalize((), ()), r"mean must be a finite number, or one per channel, got \(\)"),
-        (lambda: RandomCrop(0), r"size must be a positive integer or \(height, width\), got 0"),
-        (lambda: RandomCrop((4, 4, 3)), r"size must be .*, got \(4, 4, 3\)"),
-        (lambda: RandomCrop((4, 2.5)), r"size must be .*, got \(4, 2.5\)"),
-        (lambda: RandomCrop(4, -1), "padding must be an integer of at least 0, got -1"),
-        (lambda: RandomCrop(4, 1, "edge"), "mode must be zero or reflect, got 'edge'"),
-        (lambda: HorizontalFlip(1.5), "horizontal_flip: probability must be in 0 .. 1, got 1.5"),
-        (lambda: VerticalFlip(float("nan")), "vertical_flip: probability must be in 0 .. 1, got nan"),
+        (lambda: Normalize(float("nan"), 1), "normalize.mean: must be a finite number, or one per channel, got nan"),
+        (lambda: Normalize((), ()), r"normalize.mean: must be a finite number, or one per channel, got \(\)"),
+        (
+            lambda: RandomCrop(0),
+            r"random_crop.size: must be a number of pixels, 1 to 65536, or \(height, width\), got 0",
+        ),
+        (lambda: RandomCrop((4, 4, 3)), r"random_crop.size: must be .*, got \(4, 4, 3\)"),
+        (lambda: RandomCrop((4, 2.5)), r"random_crop.size: must be .*, got \(4, 2.5\)"),
+        (lambda: RandomCrop(4, -1), "random_crop.padding: must be an integer of at least 0, got -1"),
+        (lambda: RandomCrop(4, 1, "edge"), "random_crop.mode: must be zero or reflect, got 'edge'"),
+        (lambda: HorizontalFlip(1.5), "horizontal_flip.probability: must be in 0 .. 1, got 1.5"),
+        (lambda: VerticalFlip(float("nan")), "vertical_flip.probability: must be in 0 .. 1, got nan"),
     ],
 )
 def test_arguments_out_of_range_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         build()
 
 
@@ -217,6 +220,25 @@ def test_pictures_it_cannot_work_on_are_refused_beforehand_and_in_a_batch(transf
         transform.output(SampleSpec.of(image=("uint8", shape)))
     with pytest.raises(TransformError, match=message):
         transform(batch_of(3, shape), keys_of(3))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(125.3, 63.0), (0.5, 63.0), ((0.5, 0.4, 1.5), (0.2, 0.2, 0.2)), (-0.1, 1.0), (1.0, 1.01)]
+)
+def test_figures_of_bytes_are_refused_for_bytes_only(mean, std):
+    transform = Normalize(mean, std)
+    message = r"normalize: field 'image' is uint8 and scaled to 0 .. 1 first, .* mean is .*; divide figures .* by 255"
+    with pytest.raises(TransformError, match=message):
+        transform.output(SampleSpec.of(image=("uint8", (3, 8, 6))))
+    with pytest.raises(TransformError, match=message):
+        transform(batch_of(3), keys_of(3))
+    assert transform.output(SampleSpec.of(image=("float32", (3, 8, 6)))).names == ("image",)
+    assert transform(batch_of(3, dtype=torch.float32), keys_of(3))["image"].dtype == torch.float32
+
+
+def test_figures_at_the_ends_of_the_unit_are_taken_for_bytes():
+    Normalize(1, 1).output(SampleSpec.of(image=("uint8", (3, 8, 6))))
+    Normalize(0, 1).output(SampleSpec.of(image=("uint8", (3, 8, 6))))
 
 
 @pytest.mark.parametrize("transform", ALL, ids=lambda transform: transform.tag)

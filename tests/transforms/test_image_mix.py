@@ -114,7 +114,7 @@ def test_beta_numbers_are_pinned():
 
 def test_mixup_mixes_each_row_with_its_partner_by_one_lambda():
     given = images(8)
-    found = ran(Mixup(0.8, 10), given, labels(8))
+    found = ran(Mixup(10, alpha=0.8), given, labels(8))
     own = SymmetricBeta(0.8).of(keys(8).uniform(1)[::2, 0])
     partner = [1, 0, 3, 2, 5, 4, 7, 6]
     part = np.repeat(own, 2)[:, None, None, None]
@@ -128,34 +128,34 @@ def test_mixup_mixes_each_row_with_its_partner_by_one_lambda():
 
 def test_lambda_comes_from_the_even_row_alone():
     given, hard = images(4), labels(4)
-    one = ran(Mixup(1.0, 10), given, hard)
+    one = ran(Mixup(10, alpha=1.0), given, hard)
     row_keys = keys(4)
     row_keys.sample[[1, 3]] += 1000
     batch = Batch(("image", "label"), (torch.tensor(given), torch.tensor(hard)), pick_keys=row_keys)
-    assert torch.equal(Mixup(1.0, 10)(batch, row_keys)["image"], one["image"])
+    assert torch.equal(Mixup(10, alpha=1.0)(batch, row_keys)["image"], one["image"])
     row_keys.sample[[0, 2]] += 1000
-    assert not torch.equal(Mixup(1.0, 10)(batch, row_keys)["image"], one["image"])
+    assert not torch.equal(Mixup(10, alpha=1.0)(batch, row_keys)["image"], one["image"])
 
 
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
 @pytest.mark.parametrize("num_rows", [1, 5])
 def test_a_last_row_without_partner_stays_and_has_a_soft_label(kind, num_rows):
     given, hard = images(num_rows), labels(num_rows)
-    found = ran(kind(1.0, 10), given, hard)
+    found = ran(kind(10, alpha=1.0), given, hard)
     assert np.array_equal(found["image"][-1].numpy(), given[-1])
     assert np.array_equal(found["label"][-1].numpy(), np.eye(10, dtype=np.float32)[hard[-1]])
 
 
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
 def test_labels_are_parts_that_sum_to_one(kind):
-    found = ran(kind(0.5, 10), images(600), labels(600))["label"]
+    found = ran(kind(10, alpha=0.5), images(600), labels(600))["label"]
     assert found.shape == (600, 10)
     assert found.min() >= 0
     torch.testing.assert_close(found.sum(1), torch.ones(600), rtol=0, atol=1e-6)
 
 
 def test_partners_of_one_class_keep_their_label():
-    found = ran(Mixup(0.5, 10), images(6), np.array([3, 3, 0, 0, 9, 9]))["label"].numpy()
+    found = ran(Mixup(10, alpha=0.5), images(6), np.array([3, 3, 0, 0, 9, 9]))["label"].numpy()
     np.testing.assert_allclose(found, np.eye(10)[[3, 3, 0, 0, 9, 9]], atol=1e-6, rtol=0)
 
 
@@ -168,7 +168,7 @@ def test_cutmix_swaps_one_rectangle_and_the_labels_follow_its_true_area(dtype):
     # Partners are all zeros and all ones: what came from the partner can be read off.
     given = np.zeros((num_rows, 2, 9, 12), dtype=dtype)
     given[1::2] = 1
-    found = ran(Cutmix(1.0, 2), given, np.arange(num_rows) % 2)
+    found = ran(Cutmix(2, alpha=1.0), given, np.arange(num_rows) % 2)
     assert found["image"].dtype == torch.from_numpy(given).dtype
     pixels = found["image"].numpy()
     swapped = pixels[::2, 0] == 1
@@ -183,7 +183,7 @@ def test_cutmix_swaps_one_rectangle_and_the_labels_follow_its_true_area(dtype):
 
 def test_a_cutmix_box_has_the_images_aspect_and_the_area_of_the_papers_rule():
     num_pairs, height, width = 4000, 300, 500
-    transform, pairs = Cutmix(1.0, 10), keys(num_pairs)
+    transform, pairs = Cutmix(10, alpha=1.0), keys(num_pairs)
     top, left, bottom, right = transform._boxes(pairs, height, width)
     assert (top >= 0).all()
     assert (left >= 0).all()
@@ -202,7 +202,7 @@ def test_a_cutmix_box_has_the_images_aspect_and_the_area_of_the_papers_rule():
 
 def test_cutmix_centres_are_uniform_over_the_pixels():
     # A box of one pixel is its centre; at the top and the left it may also be what is left of a larger one.
-    top, left, bottom, right = Cutmix(0.1, 10)._boxes(keys(60_000), 6, 6)
+    top, left, bottom, right = Cutmix(10, alpha=0.1)._boxes(keys(60_000), 6, 6)
     single = (bottom - top == 1) & (right - left == 1) & (top > 0) & (left > 0)
     assert single.sum() > 1000
     assert abs(np.corrcoef(top[single], left[single])[0, 1]) < 5 / single.sum() ** 0.5
@@ -212,7 +212,7 @@ def test_cutmix_centres_are_uniform_over_the_pixels():
 
 
 def test_cutmix_boxes_are_cut_off_on_all_sides_alike():
-    top, left, bottom, right = Cutmix(1.0, 10)._boxes(keys(20_000), 300, 300)
+    top, left, bottom, right = Cutmix(10, alpha=1.0)._boxes(keys(20_000), 300, 300)
     cut_off = [(top == 0).sum(), (left == 0).sum(), (bottom == 300).sum(), (right == 300).sum()]
     assert max(cut_off) - min(cut_off) < 5 * 20_000**0.5
 
@@ -227,7 +227,7 @@ def test_a_label_that_is_no_class_is_refused_with_value_row_and_sample(kind, val
     hard[[5, 6]] = value
     message = rf"{kind.__name__.lower()}: field 'label' holds {value} in row 5 \(sample 5\), but labels are 0 .. 9; "
     with pytest.raises(TransformError, match=message):
-        ran(kind(1.0, 10), images(7), hard)
+        ran(kind(10, alpha=1.0), images(7), hard)
 
 
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
@@ -235,17 +235,17 @@ def test_a_label_that_is_no_class_is_refused_with_value_row_and_sample(kind, val
 def test_fields_that_are_no_labels_are_refused(kind, dtype, shape):
     message = r"field label .* is no label: one int64 for each row"
     with pytest.raises(TransformError, match=message):
-        kind(1.0, 10).output(SampleSpec.of(image=("float32", (3, 8, 8)), label=(dtype, shape)))
+        kind(10, alpha=1.0).output(SampleSpec.of(image=("float32", (3, 8, 8)), label=(dtype, shape)))
     with pytest.raises(TransformError, match=message):
-        ran(kind(1.0, 10), images(2), np.zeros((2, *shape), dtype=dtype))
+        ran(kind(10, alpha=1.0), images(2), np.zeros((2, *shape), dtype=dtype))
 
 
 def test_mixup_of_bytes_is_refused_with_the_remedy():
     message = r"mixup: field image uint8 \(3, 9, 12\) is uint8, and mixed pixels are no whole numbers; put to_float"
     with pytest.raises(TransformError, match=message):
-        Mixup(1.0, 10).output(SampleSpec.of(image=("uint8", (3, 9, 12)), label=("int64", ())))
+        Mixup(10, alpha=1.0).output(SampleSpec.of(image=("uint8", (3, 9, 12)), label=("int64", ())))
     with pytest.raises(TransformError, match=message):
-        ran(Mixup(1.0, 10), images(2, np.uint8), labels(2))
+        ran(Mixup(10, alpha=1.0), images(2, np.uint8), labels(2))
 
 
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
@@ -253,9 +253,9 @@ def test_arguments_out_of_range_are_refused(kind):
     name = kind.__name__.lower()
     for alpha in (0.0, 0.09, 10.5, -1.0, float("nan")):
         with pytest.raises(ConfigError, match=rf"{name}.alpha: must be in 0.1 .. 10, got {alpha}; leave {name} out"):
-            kind(alpha, 10)
-    with pytest.raises(ConfigError, match=rf"{name}.num_classes: must be at least 1, got 0"):
-        kind(1.0, 0)
+            kind(10, alpha=alpha)
+    with pytest.raises(ConfigError, match=rf"{name}.num_classes: must be an integer of at least 1, got 0"):
+        kind(0, alpha=1.0)
     with pytest.raises(ValueError, match=r"alpha must be in 0.1 .. 10, got 11"):
         SymmetricBeta(11)
 
@@ -263,15 +263,22 @@ def test_arguments_out_of_range_are_refused(kind):
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
 def test_they_are_pair_scoped_and_their_labels_become_soft_in_the_spec(kind):
     spec = SampleSpec.of(image=("float32", (3, 8, 8)), label=("int64", ()))
-    assert kind(1.0, 7).scope == "pair"
-    assert kind(1.0, 7).output(spec) == SampleSpec.of(image=("float32", (3, 8, 8)), label=("float32", (7,)))
+    assert kind(7, alpha=1.0).scope == "pair"
+    assert kind(7, alpha=1.0).output(spec) == SampleSpec.of(image=("float32", (3, 8, 8)), label=("float32", (7,)))
 
 
 def test_cutmix_boxes_are_pinned():
     # Changing these numbers changes the stream of everyone's run: only with a new tag.
-    assert Cutmix(1.0, 10)._boxes(keys(4), 32, 32).T.tolist() == [
+    assert Cutmix(10, alpha=1.0)._boxes(keys(4), 32, 32).T.tolist() == [
         [0, 4, 11, 17],
         [19, 6, 29, 16],
         [0, 7, 21, 32],
         [2, 10, 30, 32],
     ]
+
+
+@pytest.mark.parametrize("kind", [Mixup, Cutmix])
+def test_alpha_is_one_unless_it_is_named(kind):
+    assert kind(10).tag == kind(num_classes=10, alpha=1.0).tag
+    with pytest.raises(TypeError):
+        kind(1, 10)  # alpha came first once: two numbers may not change places in silence

@@ -259,6 +259,7 @@ def test_targets_are_the_next_tokens_in_memory_of_their_own(num_rows):
         (lambda: MaskTokens(mask_id=1, vocab_size=9, random=0.6, keep=0.5), "got 0.15, 0.6, 0.5"),
         (lambda: MaskTokens(mask_id=1, vocab_size=9, target="input"), "another field"),
         (lambda: Shift(target="input"), "another field"),
+        (lambda: MaskTokens(mask_id=1, vocab_size=9, ignore=["0"]), "ignore: must be a list of integers, got '0'"),
         (lambda: RandomSpan(length=0), "at least 1"),
         (lambda: RandomSpan(length=3, fields="input"), "a list of different names"),
         (lambda: RandomSpan(length=3, fields=[]), "a list of different names"),
@@ -291,6 +292,26 @@ def test_fields_that_do_not_fit_are_refused_before_and_with_a_batch(transform, f
     arrays = {name: np.zeros((2, *shape), dtype) for name, (dtype, shape) in fields.items()}
     with pytest.raises(TransformError, match=message):
         ran(transform, keys(2), **arrays)
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(30, "int64"), (-2, "int64"), (65535, "uint16"), (-101, "int8")])
+def test_ids_beyond_the_vocabulary_are_refused_with_value_row_and_sample(value, dtype):
+    ids = tokens(4, 9).astype(dtype) % 30
+    ids[2:, 5] = value
+    message = rf"field 'input' holds id {value} in row 2 \(sample 2\), but vocab_size=30 .* 0 .. 29; set vocab_size"
+    with pytest.raises(TransformError, match=message):
+        ran(MaskTokens(mask_id=3, vocab_size=30, ignore_below=4), keys(4), input=ids)
+    ran(MaskTokens(mask_id=3, vocab_size=30, ignore=[value]), keys(4), input=ids)
+
+
+def test_ids_beyond_the_vocabulary_are_refused_in_rows_of_different_lengths():
+    ragged = torch.nested.nested_tensor_from_jagged(torch.tensor([1, 2, 3, 4, 5, 30]), torch.tensor([0, 2, 2, 5, 6]))
+    with pytest.raises(TransformError, match=r"holds id 30 in row 3 \(sample 3\)"):
+        ran(MaskTokens(mask_id=3, vocab_size=30), keys(4), input=ragged)
+
+
+def test_the_last_id_of_a_vocabulary_is_one():
+    ran(MaskTokens(mask_id=29, vocab_size=30), keys(1), input=np.array([[0, 29]]))
 
 
 @pytest.mark.parametrize("transform", [RandomSpan(length=2, fields=["input"]), Shift()], ids=["span", "shift"])
