@@ -26,6 +26,6 @@ def test_the_python_runs(code):
 
 def test_the_keys_have_the_defaults_given():
     rows = re.findall(r"^\| `loader\.(\w+)` \| `(\S+)` \|", TEXT, flags=re.MULTILINE)
-    assert [name for name, _ in rows] == ["pad_id", "pad_multiple", "pad_length"]
+    assert [name for name, _ in rows] == ["pad_id", "pad_multiple", "labels_from", "pad_length"]
     for name, written in rows:
         assert LoaderConfig.model_fields[name].default == yaml.safe_load(written)
