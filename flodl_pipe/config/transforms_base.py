@@ -7,7 +7,18 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from flodl_pipe.config.base import StrictModel, fault, shown
 
-__all__ = ["MAX_SIDE", "Amount", "FieldName", "Fraction", "Range", "Size", "StepConfig", "pair_of", "range_within"]
+__all__ = [
+    "MAX_SIDE",
+    "Amount",
+    "FieldName",
+    "Fraction",
+    "PerChannel",
+    "Range",
+    "Size",
+    "StepConfig",
+    "pair_of",
+    "range_within",
+]
 
 
 MAX_SIDE = 65_536
@@ -33,6 +44,20 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Amount = Annotated[float, Field(ge=0.0)]
 """A strength, 0 for none."""
 
+
+_Numbers = Annotated[list[float], Field(min_length=1)]
+
+
+def _per_channel(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [value]
+    if value is None or isinstance(value, list | tuple):
+        return value
+    raise fault(f"must be a number, or a list of one for each channel, got {shown(value)}")
+
+
+PerChannel = Annotated[_Numbers | None, BeforeValidator(_per_channel, json_schema_input_type=float | _Numbers | None)]
+"""One number for each channel; one alone is for all."""
 
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 

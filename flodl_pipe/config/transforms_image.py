@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from flodl_pipe.config.base import Count, NonNegative, fault, shown
-from flodl_pipe.config.transforms_base import Amount, FieldName, Fraction, Range, Size, StepConfig, range_within
+from flodl_pipe.config.transforms_base import (
+    Amount,
+    FieldName,
+    Fraction,
+    PerChannel,
+    Range,
+    Size,
+    StepConfig,
+    range_within,
+)
 
 __all__ = [
     "STATISTICS",
@@ -57,10 +66,10 @@ class NormalizeConfig(_ImageStep):
     kind: Literal["normalize"] = "normalize"
     """Subtract a mean, divide by a standard deviation."""
 
-    mean: Annotated[list[float], Field(min_length=1)] | None = None
-    """Mean of each channel in 0 .. 1, or one for all; null: that of `preset`."""
+    mean: PerChannel = None
+    """Mean of each channel, or one number for all; of bytes in 0 .. 1; null: that of `preset`."""
 
-    std: Annotated[list[float], Field(min_length=1)] | None = None
+    std: PerChannel = None
     """Standard deviation of each channel in the same unit; null: that of `preset`."""
 
     preset: Preset | None = None

@@ -79,6 +79,12 @@ def test_the_statistics_are_of_one_or_three_channels():
         assert read(n={"kind": "normalize", "preset": name})["n"].statistics() == (mean, std)
 
 
+@pytest.mark.parametrize("mean", [0.5, [0.5], 1])
+def test_figures_are_one_number_or_a_list(mean):
+    found = read(n={"kind": "normalize", "mean": mean, "std": 0.25})["n"]
+    assert found.statistics() == ([float(mean if isinstance(mean, int | float) else 0.5)], [0.25])
+
+
 @pytest.mark.parametrize("size", [32, 32.0, [24, 32], [24.0, 32]])
 def test_a_size_is_one_number_or_two(size):
     found = read(crop={"kind": "random_crop", "size": size})["crop"].size
@@ -106,6 +112,17 @@ def test_what_is_no_size_is_refused(size):
         ),
         ({"kind": "normalize", "mean": [0.5], "std": [0.0]}, "std", "must be above 0, got [0.0]; leave a constant"),
         ({"kind": "normalize", "mean": [], "std": [0.1]}, "mean", "at least 1 item"),
+        (
+            {"kind": "normalize", "mean": "0.5", "std": 0.1},
+            "mean",
+            "must be a number, or a list of one for each channel, got '0.5'",
+        ),
+        (
+            {"kind": "normalize", "mean": True, "std": 0.1},
+            "mean",
+            "must be a number, or a list of one for each channel, got true",
+        ),
+        ({"kind": "normalize", "mean": 0.5, "std": 0}, "std", "must be above 0, got [0.0]; leave a constant"),
         ({"kind": "normalize", "mean": [0.5], "preset": "mnist"}, "preset", "cannot be set together with mean"),
         ({"kind": "normalize", "preset": "svhn"}, "preset", "'cifar10', 'cifar100'"),
         ({"kind": "random_crop", "size": 4, "padding": -1}, "padding", "greater than or equal to 0"),
