@@ -27,6 +27,7 @@ from flodl_pipe.units import format_count
 __all__ = ["SamplerEpochs"]
 
 _KEPT_EPOCHS = 2
+_BATCHED = "sampling.batch_sampler"
 
 
 @final
@@ -58,7 +59,7 @@ class SamplerEpochs:
     ) -> None:
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed must be in 0 .. 2**64 - 1, got {seed}")
-        self._key = "sampling.batch_sampler" if batched else "sampling.sampler"
+        self._key = _BATCHED if batched else "sampling.sampler"
         self._name = f"{type(sampler).__module__}.{type(sampler).__qualname__}"
         self._num_samples = num_samples
         self._seed = seed
@@ -69,7 +70,7 @@ class SamplerEpochs:
         self._copies: SamplerCopies | None = None
         if isinstance(sampler, np.ndarray | torch.Tensor) or type(sampler) in (list, tuple, range):
             self._name = "list"  # whatever holds them: such indices are all there is to know
-            first = self._read_epoch(sampler, Reading(num_samples, self._refused))
+            first = self._read_epoch(sampler, self._reading(self._refused))
             num_kept = 1
         else:
             self._copies = SamplerCopies(sampler, seed, shared=shared, fail=self._refused)
@@ -150,8 +151,17 @@ class SamplerEpochs:
         return found
 
     def _from(self, copied: SamplerCopy, epoch: int, fail: Callable[[str], Exception]) -> EpochIndices:
-        copied.begin(epoch)
-        return self._read_epoch(copied.sampler, Reading(self._num_samples, fail))
+        try:
+            copied.begin(epoch)
+            return self._read_epoch(copied.sampler, self._reading(fail))
+        except (ConfigError, LoaderError):
+            raise
+        except Exception as error:
+            error.add_note(f"raised by {self._key}, a {self._name}, when it was read for epoch {epoch}")
+            raise
+
+    def _reading(self, fail: Callable[[str], Exception]) -> Reading:
+        return Reading(self._num_samples, fail, self._key == _BATCHED)
 
     def _read_now(self, copies: SamplerCopies, epoch: int) -> EpochIndices:
         def fail(message: str) -> LoaderError:

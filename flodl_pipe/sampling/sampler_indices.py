@@ -51,10 +51,12 @@ class Reading(NamedTuple):
     Attributes:
         num_samples: Samples of the data set; indices lie below.
         fail: Makes the error to raise from a message.
+        batched: Whether it yields batches, for words.
     """
 
     num_samples: int
     fail: Callable[[str], Exception]
+    batched: bool = False
 
 
 @final
@@ -154,7 +156,16 @@ def _stream(sampler: object, reading: Reading) -> Iterator[Any]:
             f"the sampler is {_shown(sampler)}, which cannot be iterated; give an object whose __iter__ yields the "
             "indices of an epoch, such as a torch Sampler, or a list of them"
         )
-    return iter(sampler)
+    if isinstance(sampler, np.ndarray | torch.Tensor) and not sampler.ndim:
+        raise _single(sampler, reading)
+    # Not iter(): what it says of something else than an iterator could as well come from within the sampler.
+    found: object = sampler.__iter__()
+    if not isinstance(found, Iterator):
+        raise reading.fail(
+            f"__iter__ of the sampler, a {type(sampler).__qualname__}, returned {_shown(found)}, and an epoch is read "
+            "from an iterator; let it yield the indices, or return iter(list_of_indices)"
+        )
+    return found
 
 
 def _bound(sampler: object, num_samples: int) -> int:
@@ -180,11 +191,11 @@ def _check_end(count: int, bound: int, reading: Reading) -> None:
 def _whole(array: "Array | torch.Tensor", where: str, reading: Reading) -> IndexArray:
     """Return an array or tensor of indices as int64."""
     values: Array = array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array
+    if not values.ndim:
+        raise _single(values, reading)
     if values.ndim != 1:
-        raise reading.fail(
-            f"{where} is an array of shape {values.shape}, and indices stand in one dimension; a row for each batch "
-            "belongs under sampling.batch_sampler"
-        )
+        remedy = "flatten it" if reading.batched else "a row for each batch belongs under sampling.batch_sampler"
+        raise reading.fail(f"{where} is an array of shape {values.shape}, and indices stand in one dimension; {remedy}")
     if values.dtype.kind not in "iu":
         mask = "; of a mask give the indices, numpy.flatnonzero(mask)" if values.dtype.kind == "b" else ""
         raise reading.fail(f"{where} is an array of {values.dtype}, and indices are integers{mask or '; convert it'}")
@@ -219,6 +230,11 @@ def _integer(value: object, place: Callable[[int], str], row: int, reading: Read
     if isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 0:
         return int(_whole(value.ravel(), place(row), reading)[0])
     if isinstance(value, list | tuple | range | np.ndarray | torch.Tensor):
+        if reading.batched:
+            raise reading.fail(
+                f"{place(row)} is {_shown(value)}, and a batch is a list of single indices; yield the inner lists, "
+                "each as a batch of its own"
+            )
         raise reading.fail(
             f"{place(row)} is {_shown(value)}, and a sampler yields single indices; one that yields batches belongs "
             "under sampling.batch_sampler"
@@ -243,6 +259,12 @@ def _out_of_range(value: int, place: str, reading: Reading) -> Exception:
     return reading.fail(
         f"{place} is {value}, and the samples are numbered 0 .. {last}{counts}; make the sampler for this data set"
     )
+
+
+def _single(value: "Array | torch.Tensor", reading: Reading) -> Exception:
+    number = value.tolist()
+    listed = f"[[{number}]]" if reading.batched else f"[{number}]"
+    return reading.fail(f"the sampler is the single number {number}, without a dimension; give a list, {listed}")
 
 
 def _frozen(array: IndexArray) -> IndexArray:

@@ -234,7 +234,16 @@ REFUSED = {
     "a float": ([[0], [1, 2.0]], r"batch 1 of the batch sampler, row 1 is 2.0 \(float\)"),
     "a truth value": ([[0], [False]], r"batch 1 of the batch sampler, row 0 is False \(bool\)"),
     "a float array": ([np.zeros(3)], r"batch 0 of the batch sampler is an array of float64"),
-    "batches of batches": ([[[0, 1]]], r"batch 0 of the batch sampler, row 0 is \[0, 1\] \(list\)"),
+    "batches of batches": (
+        [[[0, 1]]],
+        r"batch 0 of the batch sampler, row 0 is \[0, 1\] \(list\), and a batch is a list .*; yield the inner lists",
+    ),
+    "an array of batches of batches": (
+        np.zeros((1, 1, 2), dtype=np.int64),
+        r"batch 0 of the batch sampler is an array of shape \(1, 2\), and indices stand in one dimension; flatten it",
+    ),
+    "one number as an array": (np.array(3), r"is the single number 3, without a dimension; give a list, \[\[3\]\]"),
+    "one number as a tensor": (torch.tensor(3), r"is the single number 3, without a dimension; give a list, \[\[3\]\]"),
     "one rank's share": (
         BatchSampler(DistributedSampler(DATA, num_replicas=2, rank=0), 4, drop_last=False),
         r"DistributedSampler of 2 replicas .*num_replicas=1",

@@ -445,6 +445,16 @@ class NoLength(Sampler):
         return iter([1.5])
 
 
+class Returns:
+    """Its __iter__ returns what is no iterator."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __iter__(self):
+        return self.value
+
+
 REFUSED = {
     "beyond the end": ([0, 1, 20], r"index 2 of the sampler is 20, and the samples are numbered 0 .. 19; make"),
     "negative": (np.array([0, -1]), r"index 1 of the sampler is -1, .*do not count from the end"),
@@ -462,6 +472,10 @@ REFUSED = {
     "a float tensor": (torch.tensor([0.0]), r"array of float32, and indices are integers"),
     "a mask": (np.array([True, False]), r"array of bool, .*numpy.flatnonzero\(mask\)"),
     "two axes": (np.zeros((2, 3), dtype=np.int64), r"shape \(2, 3\).*sampling.batch_sampler"),
+    "one number as an array": (np.array(3), r"is the single number 3, without a dimension; give a list, \[3\]"),
+    "one number as a tensor": (torch.tensor(3), r"is the single number 3, without a dimension; give a list, \[3\]"),
+    "no iterator": (Returns(None), r"__iter__ of the sampler, a Returns, returned None \(NoneType\), .*let it yield"),
+    "a list in place of an iterator": (Returns([1]), r"returned \[1\] \(list\).* or return iter\(list_of_indices\)"),
     "batches": (BatchSampler(SequentialSampler(DATA), 4, drop_last=False), r"index 0 .*\[0, 1, 2, 3\].*batch_sampler"),
     "empty": ([], r"yields no index, and an epoch needs at least one"),
     "an empty array": (np.array([], dtype=np.int64), r"yields no index"),
@@ -491,6 +505,34 @@ REFUSED = {
 def test_what_is_no_order_is_refused_when_it_is_built(sampler, message):
     with pytest.raises(ConfigError, match=rf"(?s)sampling.sampler: .*{message}"):
         SamplerOrder(sampler, 20, seed=1)
+
+
+class Failing(Sampler):
+    """Raises in one epoch, as it begins or at its second index."""
+
+    def __init__(self, epoch, early):
+        self.fails, self.early, self.epoch = epoch, early, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        if self.early and epoch == self.fails:
+            raise RuntimeError("no order today")
+
+    def __iter__(self):
+        yield 0
+        if self.epoch == self.fails:
+            raise RuntimeError("no order today")
+        yield 1
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+def test_an_error_raised_within_a_sampler_has_a_note_that_names_sampler_and_epoch(epoch, early):
+    with pytest.raises(RuntimeError, match="no order today") as caught:
+        SamplerOrder(Failing(epoch, early), 20, seed=1).epoch(5)
+    (note,) = caught.value.__notes__
+    assert note.startswith("raised by sampling.sampler, a ")
+    assert note.endswith(f".Failing, when it was read for epoch {epoch}")
 
 
 def test_an_error_of_a_later_epoch_names_it():
