@@ -1,7 +1,11 @@
 """What a sampler and a batch sampler exclude, and what they do not."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.sampler_conflicts import refuse_sampler_conflicts, sampler_conflicts
 from flodl_pipe.errors import ConfigError
 
@@ -62,3 +66,15 @@ def test_all_conflicts_are_told_together():
         "loader.batch_size",
         "sampling.drop_last",
     ]
+
+
+def test_the_batch_sampler_that_is_shown_is_a_valid_recipe_and_needs_its_batch_size_null(folder):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "samplers.md").read_text()
+    (recipe,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    folder("recipes/m.yaml", recipe)
+    sampling = load_config("m", "allow_import=[mypkg]").sampling
+    assert sampling.batch_sampler == "mypkg.order:whole_batches"
+    assert sampling.sampler_args == {"rows": 64}
+    folder("recipes/m.yaml", recipe.replace("batch_size: null", "batch_size: 8"))
+    with pytest.raises(ConfigError, match=r"loader.batch_size: 8 excludes sampling.batch_sampler"):
+        load_config("m", "allow_import=[mypkg]")

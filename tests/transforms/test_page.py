@@ -1,5 +1,7 @@
 """docs/transforms.md: what it shows runs, and what it says of the kinds is so."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -36,3 +38,42 @@ def test_the_function_of_the_page_is_a_transform():
 def test_the_scope_of_a_kind_is_what_the_page_says(kind):
     (row,) = [line for line in PAGE.splitlines() if re.match(rf"\| [^|]*`{kind}`[^|]* \| (row|pair|batch) \|", line)]
     assert row.split("|")[2].strip() == chain_of(one=dict(kind=kind, **STEPS[kind][0])).scope
+
+
+def classes():
+    """Yield module, class, and the arguments of each that stand in the page's table."""
+    (table,) = re.findall(r"^\| import from .*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    module = ""
+    for line in table.strip().splitlines()[2:]:
+        where, names, *arguments = [re.findall(r"`([\w.]+)`", cell) for cell in line.split("|")[1:5]]
+        module = where[0] if where else module
+        yield from ((module, name, *arguments) for name in names)
+
+
+@pytest.mark.parametrize(("module", "name", "by_position", "by_name"), list(classes()))
+def test_a_class_is_imported_and_called_as_the_page_says(module, name, by_position, by_name):
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == by_position
+    assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == by_name
+
+
+def test_every_kind_is_in_the_table_of_classes():
+    kinds = {re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for _, name, _, _ in classes()}
+    assert kinds | {"function"} == set(STEPS) | {"function"}
+
+
+def test_a_batch_is_changed_in_place_as_the_page_says():
+    keys = PickKeys(np.arange(4), np.zeros(4, np.int64), 0, 42)
+
+    def halve(batch, keys):
+        batch["image"].mul_(0.5)
+        return batch
+
+    def assign(batch, keys):
+        batch["image"] = batch["image"] * 0.5
+        return batch
+
+    given = Batch(("image",), (torch.ones(4, 3, 8, 8),), pick_keys=keys)
+    assert as_chain(halve)(given, keys)["image"].unique().tolist() == [0.5]
+    with pytest.raises(TypeError, match="item assignment"):
+        assign(given, keys)
