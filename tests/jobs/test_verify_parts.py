@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.jobs.verify_combinations import NUM_KILLS, Combination, Setting, choice, legs, settings
-from flodl_pipe.jobs.verify_data import Limits, check_data, limits_of
+from flodl_pipe.jobs.verify_data import check_data, limits_of
 from flodl_pipe.jobs.verify_difference import compare_rows, compare_values
 from flodl_pipe.jobs.verify_rows import assemble, batch_sums, rows_of
+from flodl_pipe.jobs.verify_values import Limits
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.sources.protocol import Fingerprint
 from flodl_pipe.sources.ragged_source import RaggedRows
@@ -232,10 +233,78 @@ def test_a_sample_that_cannot_be_read_is_a_fault_unless_it_is_skipped():
     found = checks(Torn(range(10)))
     assert found["purity"].failed
     assert found["values"].found == "labels.bin, byte 24: torn"
-    found = checks(Torn(range(10)), skips=True)
+
+
+class Damaged(Labels):
+    """Some samples cannot be read."""
+
+    def __init__(self, labels, bad):
+        super().__init__(labels)
+        self.bad = bad
+
+    def read_into(self, indices, rows, out):
+        if np.isin(indices, self.bad).any():
+            raise OSError(f"sample {indices[0]} is cut off")
+        super().read_into(indices, rows, out)
+
+
+def test_what_is_skipped_is_left_out_and_counted_and_everything_else_is_looked_at():
+    found = checks(Damaged(range(10), [3, 7]), skips=True)
     assert not any(check.failed for check in found.values())
-    assert found["values"].found.endswith("a sample that is skipped (source.on_error=skip): labels.bin, byte 24: torn")
-    assert checks(Labels([0, 11]), skips=True)["values"].failed
+    told = "2 samples cannot be read and are skipped (source.on_error=skip), the first is sample 3: OSError: sample 3"
+    assert found["values"].found == f"8 samples read, 64 B; labels are within 0 .. 9; {told} is cut off"
+    assert found["purity"].found == f"8 samples are the same when read again; {told} is cut off"
+
+
+def test_a_label_outside_its_classes_is_found_behind_a_sample_that_is_skipped():
+    labels = np.zeros(9000, np.int64)
+    labels[8000] = 11
+    found = checks(Damaged(labels, [0, 1, 4100]), skips=True)["values"]
+    assert found.failed
+    assert found.found == "sample 8000: field 'label' holds 11, and it must be within 0 .. 9"
+
+
+def test_a_source_that_changes_is_found_though_samples_are_skipped():
+    class Random(Damaged):
+        def read_into(self, indices, rows, out):
+            super().read_into(indices, rows, out)
+            self.labels = self.labels[::-1] if 1 in indices else self.labels
+
+    found = checks(Random(range(10), [3]), skips=True)["purity"]
+    assert found.failed
+    assert "is not the same when it is read again" in found.found
+
+
+def test_where_nothing_can_be_read_that_is_told():
+    found = checks(Damaged(range(4), range(4)), skips=True)
+    assert found["purity"].found.startswith("not looked at; 4 samples cannot be read and are skipped")
+    assert found["values"].found.startswith("0 samples read, 0 B; 4 samples cannot be read")
+
+
+def test_ragged_samples_that_are_skipped_are_left_out():
+    class Torn(RaggedRows):
+        def read_rows(self, indices):
+            if 1 in indices:
+                raise OSError("torn")
+            return super().read_rows(indices)
+
+    ids = Ragged(values=np.array([0, 4, 2, 9, 1]), offsets=np.array([0, 1, 3, 3, 5]))
+    found = checks(Torn({"input_ids": ids}), Limits(num_ids=10), skips=True)
+    assert not any(check.failed for check in found.values())
+    assert found["values"].found.startswith("3 samples read")
+    assert "; 1 sample cannot be read and is skipped" in found["values"].found
+    found = checks(Torn({"input_ids": ids}), Limits(num_ids=9), skips=True)["values"]
+    assert found.found == "sample 3: field 'input_ids' holds 9, and it must be within 0 .. 8"
+
+
+def test_a_file_that_changed_is_a_fault_also_where_samples_are_skipped():
+    class Changed(Labels):
+        def read_into(self, indices, rows, out):
+            raise ChangedError("labels.bin is not the file that was opened")
+
+    found = checks(Changed(range(4)), skips=True)
+    assert found["values"].failed
+    assert found["purity"].failed
 
 
 def test_a_fingerprint_that_changes_is_found():
