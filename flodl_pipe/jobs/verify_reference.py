@@ -29,12 +29,14 @@ class Step:
         rows: Its rows.
         position: Positions of the epoch before it.
         next_position: Positions of the epoch after it.
+        weight: Part of the mean over its rows that its good rows make up: 1, less where samples are skipped.
     """
 
     epoch: int
     rows: Rows
     position: int
     next_position: int
+    weight: float
 
 
 @final
@@ -94,7 +96,8 @@ def read_reference(
             for batch in loader.epoch(epoch):
                 rows = rows_of(required_batch(batch))
                 state = loader.state_dict()
-                steps.append(Step(epoch, rows, position, int(state["position"])))
+                weight = float(batch.weight) if config.source.on_error == "skip" else 1.0
+                steps.append(Step(epoch, rows, position, int(state["position"]), weight))
                 batches.add_sums(batch_sums(rows, epoch=epoch, position=position), int(rows.valid.sum()))
                 position = int(state["position"])
                 states.append(json.dumps(state))

@@ -151,7 +151,7 @@ class Checker:
                 found = self._values(step, batches, rows, owners)
             if found is not None:
                 raise DifferentError(found)
-        self._weights(weights, parts)
+        self._weights(weights, parts, wanted.weight)
         place = [(cursor["epoch"], cursor["position"]) for cursor in (batch.cursor or {} for batch in batches)]
         if set(place) != {(wanted.epoch, wanted.next_position)}:
             raise DifferentError(
@@ -182,10 +182,14 @@ class Checker:
             self.largest = max(self.largest, largest)
         return found
 
-    def _weights(self, weights: list[float], parts: list[Rows]) -> None:
-        """Compare with the rule: an average over ranks of weight x mean of the valid rows is the mean over all rows."""
+    def _weights(self, weights: list[float], parts: list[Rows], of_step: float) -> None:
+        """Compare with the rule: an average over ranks of weight x mean of the valid rows is the mean over all rows.
+
+        Of samples that are skipped, the others keep the part that they have without the fault: what the ranks have
+        together is then below 1, as it is of the reference.
+        """
         valid = np.array([part.valid.sum() for part in parts], dtype=np.float64)
-        wanted: Array = valid * len(parts) / max(valid.sum(), 1.0)
+        wanted: Array = of_step * valid * len(parts) / max(valid.sum(), 1.0)
         if not np.allclose(weights, wanted, rtol=1e-9, atol=1e-12):
             raise DifferentError(
                 Difference(

@@ -282,6 +282,49 @@ def test_ragged_samples_pass(words, told, table, tmp_path, monkeypatch):
     assert len(printed["hash"].split()[0]) == 32
 
 
+PHOTOS = """
+import numpy as np
+
+class Photos:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        if index in (5, 77):
+            raise OSError(f"photo {index} is cut off")
+        return {"x": np.full(3, index, np.float32), "label": index % 4}
+"""
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Words for a data set of which two samples are skipped."""
+    (tmp_path / "photos.py").write_text(PHOTOS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield ("source=custom", "source.factory=photos:Photos", "source.on_error=skip", "allow_import=[photos]")
+    sys.modules.pop("photos", None)
+
+
+@pytest.mark.parametrize("drop_last", ["true", "false", "pad"])
+def test_skipped_samples_pass_on_any_number_of_ranks(photos, drop_last, table):
+    words = ("loader.batch_size=16", f"sampling.drop_last={drop_last}", *JOB, "job.max_combinations=30")
+    _, printed = table(main, load_config(*photos, *words))
+    assert "98 samples read" in printed["values"]
+    assert "2 samples cannot be read and are skipped" in printed["values"]
+    assert "5: " in printed["world sizes"]
+    assert len(printed["hash"].split()[0]) == 32
+
+
+def test_a_wrong_weight_is_found_where_samples_are_skipped(photos, alter, capsys):
+    def even(batch):
+        batch.weight = 1.0
+        return batch
+
+    alter(lambda _, context: {"batch": even} if context.world_size == 2 else None)
+    with pytest.raises(SystemExit):
+        main(load_config(*photos, "loader.batch_size=16", *JOB, "job.max_combinations=60"))
+    assert "with these an average over ranks is not the mean over the global batch" in capsys.readouterr().err
+
+
 def test_what_transforms_draw_is_the_same_however_rows_are_cut(table):
     flips = ("+transforms.f={kind: horizontal_flip}", "+transforms.t={kind: to_float}")
     words = (*JOB, "job.max_steps=3", "job.max_combinations=6", "loader.batch_size=16")
