@@ -146,7 +146,8 @@ def refusal(config: Config, setting: Setting, global_batch: int) -> str | None:
 def _config(config: Config, setting: Setting, global_batch: int) -> Config:
     changes: dict[str, Any] = {"mode": setting.mode, "readers": setting.readers}
     changes["check_purity"] = False  # checked beforehand, once
-    if config.sampling.batch_sampler is None:  # which decides by itself, and excludes a size
+    # A batch sampler decides by itself, and single samples have no batch: both exclude a size.
+    if config.sampling.batch_sampler is None and config.loader.batch_size is not None:
         changes["global_batch_size"] = global_batch
     return config.model_copy(update={"loader": config.loader.model_copy(update=changes)})
 

@@ -64,6 +64,8 @@ def split_arguments(
         LoaderError: if something is no transform.
     """
     size = loader["batch_size"]
+    if size is None and batch_sampler is not None:
+        size = OMITTED  # torch's way to say that the batch sampler decides
     refuse_sampler_conflicts(
         sampler=sampler,
         batch_sampler=batch_sampler,
@@ -77,6 +79,12 @@ def split_arguments(
     if (sampler is not None or batch_sampler is not None) and sampling["shuffle"]:
         raise ConfigError.at(
             "sampling.shuffle", "true together with a sampler, which decides the order; leave out one of the two"
+        )
+    if size is None and loader["global_batch_size"] is not None:
+        raise ConfigError.at(
+            "loader.global_batch_size",
+            f"{loader['global_batch_size']!r} together with loader.batch_size=null, which delivers samples one by one; "
+            "set batch_size, or leave global_batch_size out",
         )
     if size is OMITTED and batch_sampler is None and loader["global_batch_size"] is not None:
         size = loader["global_batch_size"]  # which decides

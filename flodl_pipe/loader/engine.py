@@ -19,6 +19,7 @@ from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
+from flodl_pipe.loader.order import may_be_made_ahead
 from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.parts import Parts
@@ -26,6 +27,7 @@ from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.upcoming import Upcoming
@@ -85,7 +87,7 @@ class Engine:
         self.num_samples: int | None = len(source)
         self.num_picks: int | None = outline.order.num_picks
         self.num_batches: int | None = outline.steps.num_steps()
-        self.max_rows = outline.steps.max_rows
+        self.max_rows = outline.steps.batch_rows
         self.plan: EnginePlan = outline.plan
         self._ledger = process_ledger()
         self._owner = self._ledger.new_owner()
@@ -111,6 +113,7 @@ class Engine:
             raise
         self.pool = SlotPool(outline.layout, self.plan.num_slots)
         self._pool_lock = threading.RLock()
+        self._room = Room(self.plan.ring_bytes, self.plan.depth, is_known=self._making.is_known)
         self._filler = Filler(
             source,
             outline.layout,
@@ -175,6 +178,7 @@ class Engine:
                 f"loader state: it holds the {what}, which this source is not; the state was edited or damaged, resume "
                 "from another one"
             )
+        self._steps.of_epoch(cursor.epoch).num_steps(cursor.position)  # a batch sampler's steps begin at few positions
         self._skip(from_text(cursor.skipped, num_samples=len(self._source)))
         if isinstance(self._order, MixtureOrder):
             position = cursor.epoch * self._order.num_picks + cursor.position
@@ -240,9 +244,13 @@ class Engine:
             self._pool_lock,
             self._upcoming.take(self._order, spot.epoch, spot.position),
             self._pace,
-            is_apart=self._making.is_apart,
+            room=self._room if self._making.is_apart else None,
             interrupt=self._interrupt,
-            on_all_claimed=partial(self._upcoming.prepare, self._order, spot.epoch + 1),
+            on_all_claimed=(
+                partial(self._upcoming.prepare, self._order, spot.epoch + 1)
+                if may_be_made_ahead(self._order)
+                else lambda: None
+            ),
         )
         return self._reading
 

@@ -89,7 +89,7 @@ class Feed(Protocol):
     """Whether a sample may come several times in an epoch."""
 
     max_rows: int
-    """Most rows of a step on this rank."""
+    """Rows of a full step on this rank."""
 
     @property
     def is_own_process(self) -> bool:

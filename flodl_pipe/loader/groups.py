@@ -100,7 +100,7 @@ class SequenceTable:
         chunk_steps: Groups do not reach across a multiple of this.
         step_parts: Parts of a group.
         group_steps: Steps of the groups to come; may be changed at any time.
-        max_steps: Steps in flight, at most.
+        max_steps: Steps in flight, at most; may be changed at any time.
         new_group: Makes a group; called under the table's lock.
     """
 
@@ -120,7 +120,7 @@ class SequenceTable:
         self._chunk_steps = chunk_steps
         self._step_parts = step_parts
         self.group_steps = group_steps
-        self._max_steps = max_steps
+        self.max_steps = max_steps
         self._new_group = new_group
         self._next_step = 0
         self._num_open_steps = 0
@@ -138,7 +138,7 @@ class SequenceTable:
     @property
     def runs_low(self) -> bool:
         """Whether a reader has something to read and less than half is ready; looked at without the lock, as a hint."""
-        return self._num_working > 0 and 2 * self._num_ready_steps < self._max_steps
+        return self._num_working > 0 and 2 * self._num_ready_steps < self.max_steps
 
     @property
     def is_stopped(self) -> bool:
@@ -164,7 +164,7 @@ class SequenceTable:
                 if self._next_step >= self._num_steps:
                     return None
                 num_steps = self._next_size()
-                if not self._num_open_steps or self._num_open_steps + num_steps <= self._max_steps:
+                if not self._num_open_steps or self._num_open_steps + num_steps <= self.max_steps:
                     self._open_group(num_steps)
                 elif wait:
                     self._num_working -= 1
@@ -209,7 +209,7 @@ class SequenceTable:
             self._num_open_steps -= num_steps
             # Readers that wait are woken when half is free, for several groups at a time: a change of thread costs
             # some 100 us on an idle processor, and more beside a loop that keeps the interpreter.
-            if 2 * self._num_open_steps <= self._max_steps:
+            if 2 * self._num_open_steps <= self.max_steps:
                 self._wake_readers()
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.resume import continue_from
 from flodl_pipe.loader.statistics import Counters
+from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.any_source import as_source
 
@@ -161,9 +162,16 @@ class Loader(LoaderFacts):
         """Build another engine; the old one's memory goes first: the two need not fit side by side."""
         self._closed = True
         self._finalizer()
-        before, self._engine = self._engine, self._build(global_batch)
-        self._engine.inherit(before)
-        self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
+        before, parts = self._engine, self._parts
+        try:
+            self._engine = self._build(global_batch)
+        except BaseException:
+            self._parts = replace(parts, bucket_rows=rows_in(before.stream.order_tag))
+            self._engine = self._build(before.stream.global_batch)  # the loader stays what it was
+            raise
+        finally:
+            self._engine.inherit(before)
+            self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
 
     def __iter__(self) -> LoaderIterator:
         return self._start(self._passes.following(self._engine.is_end))

@@ -99,9 +99,11 @@ class Lookahead:
         lie in one chunk of :attr:`chunk_steps`.
         """
         chunk, offset = divmod(first_step, self.chunk_steps)
-        # Only the last step of an epoch may have another number of rows, so every offset before it is a multiple.
-        rows_a_step = self._steps.max_rows
-        return self._chunk(chunk).part(slice(offset * rows_a_step, (offset + num_steps) * rows_a_step))
+        # Only the last step of an epoch may have another number of rows, more or fewer: those before it are multiples.
+        num_rows = self.step(first_step - offset).num_rows
+        begin = offset * num_rows
+        end = begin + (num_steps - 1) * num_rows + self.step(first_step + num_steps - 1).num_rows
+        return self._chunk(chunk).part(slice(begin, end))
 
     def prepare(self, step: int) -> None:
         """Plan the chunk after the one that ``step`` lies in, unless it is planned.
@@ -130,5 +132,7 @@ class Lookahead:
         positions = np.concatenate([full, np.arange(end.start, end.stop, dtype=np.int64)])
         within = positions % self._steps.num_picks
         samples, repeats = samples_of(self._family, within, self._order.pick(within))
+        for numbers in (positions, samples, repeats):
+            numbers.setflags(write=False)  # they are what transforms see as keys, and readers go by them
         draws = () if self._draw is None else self._draw(samples, repeats, self.epoch)
         return Rows(positions, samples, repeats, draws)

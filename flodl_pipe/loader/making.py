@@ -9,12 +9,8 @@
 The first two cost no allocation and no torch operation in the readers.
 """
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
-
-import torch
 
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.ragged import Columns
@@ -24,6 +20,7 @@ from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Made
 from flodl_pipe.loader.lookahead import Draw
 from flodl_pipe.loader.parts import Parts
+from flodl_pipe.loader.torch_modes import outside_of_the_loop
 from flodl_pipe.sampling.collate import pass_through
 from flodl_pipe.transforms.protocol import ArrayTransform
 
@@ -41,6 +38,7 @@ class Making:
         parts: Collation and transforms.
         one_pass: The fused transforms; None in the other ways.
         is_apart: Whether batches are made apart.
+        is_known: Whether :attr:`spec` is what they will hold, and not a guess from what functions are given.
     """
 
     rows: SampleSpec
@@ -48,6 +46,7 @@ class Making:
     parts: Parts
     one_pass: ArrayTransform | None
     is_apart: bool
+    is_known: bool = True
 
     @property
     def unit(self) -> int:
@@ -75,7 +74,7 @@ class Making:
         Raises:
             TransformError: if a transform or the collate function breaks its contract.
         """
-        with _outside_of_the_loop():
+        with outside_of_the_loop():
             alone = self.parts.passes_through
             names, tensors = pass_through(rows) if alone else self.parts.collate(rows)
             if self.parts.chain.is_empty:
@@ -113,7 +112,7 @@ def making_for(rows: SampleSpec, parts: Parts, world_size: int = 1) -> Making:
                 "sample at a time; set a batch size, or take the transform out",
             )
         made = chain.output(rows)  # a bundled transform that cannot work on the fields says so now
-        return Making(rows, _as_if_fixed(made or rows), parts, None, is_apart=True)
+        return Making(rows, _as_if_fixed(made or rows), parts, None, is_apart=True, is_known=made is not None)
     parts.collate.check(rows)
     collated = parts.collate.output(rows)
     if collated is not None and collated == rows and not rows.is_ragged:
@@ -124,7 +123,7 @@ def making_for(rows: SampleSpec, parts: Parts, world_size: int = 1) -> Making:
             return Making(rows, one_pass.spec, parts, one_pass, is_apart=False)
     made = None if collated is None else chain.output(collated)
     spec = made or collated or rows
-    return Making(rows, _as_if_fixed(spec), parts, None, is_apart=True)
+    return Making(rows, _as_if_fixed(spec), parts, None, is_apart=True, is_known=made is not None)
 
 
 def _as_if_fixed(spec: SampleSpec) -> SampleSpec:
@@ -134,10 +133,3 @@ def _as_if_fixed(spec: SampleSpec) -> SampleSpec:
             for field in spec
         )
     )
-
-
-@contextlib.contextmanager
-def _outside_of_the_loop() -> Iterator[None]:
-    """Keep the loop's inference mode and graphs out: without readers, batches are made in the loop's own thread."""
-    with torch.inference_mode(mode=False), torch.no_grad():
-        yield

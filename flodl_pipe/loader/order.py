@@ -23,7 +23,7 @@ from flodl_pipe.sampling.weighted import WeightedOrder
 from flodl_pipe.sources.ordering import Drawn, Mixed, Ordering
 from flodl_pipe.sources.protocol import BundledSource, HasLengths, HasShards, Source
 
-__all__ = ["held_by", "order_and_steps", "order_for"]
+__all__ = ["held_by", "may_be_made_ahead", "order_and_steps", "order_for"]
 
 
 def order_and_steps(
@@ -119,6 +119,11 @@ def held_by(order: Order) -> int:
     if isinstance(order, WeightedOrder | BlockedOrder | BucketedOrder | SamplerOrder | BatchSamplerOrder):
         return order.held_bytes
     return 0
+
+
+def may_be_made_ahead(order: Order) -> bool:
+    """Return whether a reader may make an epoch: not where the loop's own random states would change meanwhile."""
+    return not (isinstance(order, SamplerOrder | BatchSamplerOrder) and order.draws_globally)
 
 
 def _own_order(source: Source, ordering: Ordering, sampling: SamplingConfig, parts: Parts) -> Order:

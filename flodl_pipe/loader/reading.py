@@ -20,7 +20,9 @@ from flodl_pipe.loader.groups import Group, SequenceTable
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.plan import EnginePlan
+from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.torch_modes import outside_of_the_loop
 
 __all__ = ["Reading"]
 
@@ -36,7 +38,7 @@ class Reading:
         pool_lock: Guards the pool, which outlives a pass.
         ahead: Picks of the pass.
         pace: Times per step, kept from pass to pass.
-        is_apart: Whether batches are made apart, and need no slots.
+        room: How many batches may be ready that are made apart, and need no slots; None where they have slots.
         interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
         on_all_claimed: Called by each reader that finds nothing left to claim, unless the pass was stopped.
 
@@ -53,7 +55,7 @@ class Reading:
         ahead: Lookahead,
         pace: Pace,
         *,
-        is_apart: bool,
+        room: Room | None,
         interrupt: Callable[[], None],
         on_all_claimed: Callable[[], None],
     ) -> None:
@@ -64,7 +66,7 @@ class Reading:
         self._pool = pool
         self._pool_lock = pool_lock
         self._pace = pace
-        self._is_apart = is_apart
+        self._room = room
         self._interrupt = interrupt
         self._on_all_claimed = on_all_claimed
         self._process = os.getpid()
@@ -75,8 +77,8 @@ class Reading:
             last_is_short=ahead.last_is_short,
             chunk_steps=ahead.chunk_steps,
             step_parts=plan.step_parts,
-            group_steps=plan.group_steps,
-            max_steps=plan.depth,
+            group_steps=plan.group_steps if room is None else min(plan.group_steps, room.max_steps),
+            max_steps=plan.depth if room is None else room.max_steps,
             new_group=self._new_group,
         )
         self._threads: list[threading.Thread] = []
@@ -115,7 +117,11 @@ class Reading:
         if self._taken_steps:
             self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
             plan = self._plan
-            self._table.group_steps = plan.handover_group_steps if self._pace.hands_over else plan.group_steps
+            steps = plan.handover_group_steps if self._pace.hands_over else plan.group_steps
+            if self._room is not None:
+                steps = min(steps, self._room.max_steps)
+                self._table.max_steps = self._room.max_steps
+            self._table.group_steps = steps
             self.ahead.prepare(self._next_step)  # before a reader wakes, which would compete for the interpreter
             self._table.give_credit(self._taken_steps)
         if not self._table.is_ready():
@@ -153,10 +159,11 @@ class Reading:
             claimed = self._table.claim(wait=False)
             if claimed is None:
                 return
-            self._fill(*claimed, by_loop=True)
+            with outside_of_the_loop():
+                self._fill(*claimed, by_loop=True)
 
     def _new_group(self, first_step: int, num_steps: int, num_parts: int) -> Group:
-        if self._is_apart:
+        if self._room is not None:
             return Group(first_step, num_steps, num_parts, [])
         with self._pool_lock:
             return Group(first_step, num_steps, num_parts, self._pool.take(num_steps))
@@ -178,6 +185,9 @@ class Reading:
         began_s = time.thread_time()
         try:
             self._filler.fill(group, part, self.ahead)
+            if self._room is not None:
+                for _, tensors in group.made.values():
+                    self._room.measure(tensors)
         except BaseException as error:
             # A reader must not die silently: the loop would wait for ever.
             group.fail(error, 0)

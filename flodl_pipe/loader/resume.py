@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal, final
 
-from flodl_pipe.errors import ResumeError
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
@@ -59,11 +58,9 @@ def continue_from(
     now, saved = stream.global_batch, cursor.global_batch
     if now == saved:
         return Continued(order_tag, saved, rows)
-    if rule == "keep" and one_by_one:
-        raise ResumeError(
-            f"this state was saved with batches of {saved} rows, and loader.batch_size=null delivers samples one by "
-            "one; resume with the batch size it was saved with, or set loader.global_batch_on_resume=scale"
-        )
+    if one_by_one:
+        _log.info("samples are delivered one by one from here on, not in batches of %d as when this was saved", saved)
+        return Continued(order_tag, now, rows)
     if rule == "keep":
         _log.warning("resuming with the saved global batch of %d; this run's config says %d", saved, now)
         return Continued(order_tag, saved, rows)

@@ -29,6 +29,7 @@ from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.stream_sequence import StreamSequence
 from flodl_pipe.loader.stream_state import StreamState
 from flodl_pipe.loader.stream_steps import StreamSteps
+from flodl_pipe.loader.torch_modes import outside_of_the_loop
 from flodl_pipe.sources.stream_protocol import RaggedStream, Stream
 
 __all__ = ["StreamReading"]
@@ -120,7 +121,8 @@ class StreamReading:
                 self._changed.notify_all()
             while not self._ready and not self._is_over and not self._stopped:
                 if self._thread is None:
-                    self._read_step()
+                    with outside_of_the_loop():
+                        self._read_step()
                 else:
                     self._changed.wait()
             if self._stopped:
@@ -235,7 +237,13 @@ class StreamReading:
                 repeats=what.repeats,
             )
             group.hash_sums[0] = hashes[: step.num_valid].sum(axis=0, dtype=np.uint64)
-        self._make(group, what, rows)
+        try:
+            self._make(group, what, rows)
+        except BaseException:
+            with self._pool_lock:
+                for slot in group.slots():
+                    self._pool.put_back(slot)
+            raise
         return group
 
     def _make(self, group: Group, what: Rows, stored: Mapping[str, Array]) -> None:

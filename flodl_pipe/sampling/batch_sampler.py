@@ -61,6 +61,11 @@ class BatchSamplerOrder:
         self.tag = f"batch sampler {self._epochs.identity}"
         self.held_bytes = self._epochs.held_bytes
 
+    @property
+    def draws_globally(self) -> bool:
+        """Whether it draws from the process's global random states, which are set and put back while it is read."""
+        return self._epochs.draws_globally
+
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch, its batches in a row; see :class:`flodl_pipe.sampling.orders.Order`.
 
@@ -170,6 +175,11 @@ class BatchSteps:
         """Whether all batches have the same number of rows, in every epoch."""
         # Their number, their sum and the largest are those of every epoch.
         return self._order.num_batches * self.global_batch == self.num_picks
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of this rank in the largest batch."""
+        return self._shares[self.global_batch][1]
 
     @property
     def max_rows(self) -> int:

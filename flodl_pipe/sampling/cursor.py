@@ -72,11 +72,12 @@ class Cursor:
             kind = int if name in _NUMBERS else str
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise ResumeError(f"loader state: {name} must be {kind.__name__}, got {value!r}")
-        if not 0 <= state["epoch"] < 1 << 64 or state["position"] < 0 or state["global_batch"] < 1:
+        counts = state["epoch"] < 1 << 64 and max(state["position"], state["global_batch"]) <= 1 << 62
+        if not counts or min(state["epoch"], state["position"], state["global_batch"] - 1) < 0:
             raise ResumeError(
                 f"loader state: epoch {state['epoch']}, position {state['position']} and global batch "
-                f"{state['global_batch']} must be at least 0, 0 and 1, and the epoch below 2**64; the state was edited "
-                "or damaged, resume from another one"
+                f"{state['global_batch']} must be at least 0, 0 and 1, the epoch below 2**64 and the others at most "
+                "2**62; the state was edited or damaged, resume from another one"
             )
         return cls(**state)
 

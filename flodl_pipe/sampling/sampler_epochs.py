@@ -66,7 +66,7 @@ class SamplerEpochs:
         self._read_epoch = read_batches if batched else read_indices
         self._kept: dict[int, EpochIndices] = {}
         self._lock = threading.RLock()
-        self._draws_globally = False
+        self.draws_globally = False
         self._copies: SamplerCopies | None = None
         if isinstance(sampler, np.ndarray | torch.Tensor) or type(sampler) in (list, tuple, range):
             self._name = "list"  # whatever holds them: such indices are all there is to know
@@ -130,7 +130,7 @@ class SamplerEpochs:
             raise self._refused(wrong)
         # Where nothing random is set, an order that is the same in epoch 1, but not when the same object is read once
         # more, moves on by what the object counts itself: a fresh copy would stand still at epoch 0.
-        if first.same(second) and not one.is_random and not self._draws_globally:
+        if first.same(second) and not one.is_random and not self.draws_globally:
             try:
                 moved_on = not self._with_globals(one, 1, self._refused).same(first)
             except ConfigError:
@@ -147,7 +147,7 @@ class SamplerEpochs:
     def _with_globals(self, copied: SamplerCopy, epoch: int, fail: Callable[[str], Exception]) -> EpochIndices:
         with global_states_set(self._seed, epoch) as draws:
             found = self._from(copied, epoch, fail)
-        self._draws_globally |= draws.happened
+        self.draws_globally |= draws.happened
         return found
 
     def _from(self, copied: SamplerCopy, epoch: int, fail: Callable[[str], Exception]) -> EpochIndices:
@@ -167,7 +167,7 @@ class SamplerEpochs:
         def fail(message: str) -> LoaderError:
             return LoaderError(f"{self._key} in epoch {epoch}: {message}")
 
-        if self._draws_globally:
+        if self.draws_globally:
             found = self._with_globals(copies.fresh(), epoch, fail)
         else:
             # Global states are left alone, for other threads draw from them now. If they moved, that was either one

@@ -47,6 +47,11 @@ class SamplerOrder:
         self.tag = f"sampler {self._epochs.identity}"
         self.held_bytes = self._epochs.held_bytes
 
+    @property
+    def draws_globally(self) -> bool:
+        """Whether it draws from the process's global random states, which are set and put back while it is read."""
+        return self._epochs.draws_globally
+
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch; see :class:`flodl_pipe.sampling.orders.Order`.
 

@@ -8,6 +8,7 @@ generator as it was, so that the first epoch is what torch would give for the sa
 """
 
 import hashlib
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ ALGORITHM = "s64v1"
 """Name of the keys that generators are set by; part of every cursor."""
 
 _KEPT_DOMAIN, _GLOBAL_DOMAIN = 0x5A4B, 0x5A4C
-_GLOBAL_STATES = threading.RLock()  # there is one set of global states in a process, whoever reads a sampler
+_global_states = threading.RLock()  # there is one set of global states in a process, whoever reads a sampler
 
 
 @final
@@ -91,7 +92,7 @@ def global_states_set(seed: int, epoch: int) -> Iterator[GlobalDraws]:
     """
     key = absorb(_GLOBAL_DOMAIN, seed, epoch)
     draws = GlobalDraws()
-    with _GLOBAL_STATES:
+    with _global_states:
         before = states_now()
         try:
             # Not torch.manual_seed, which would set every accelerator's generator too.
@@ -147,3 +148,12 @@ def _plain(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in sorted(state.items())}
     return state.tolist() if isinstance(state, np.ndarray | np.generic) else state
+
+
+def _start_anew_in_child() -> None:
+    # Another thread of the parent may have held the lock.
+    global _global_states  # noqa: PLW0603
+    _global_states = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

@@ -10,6 +10,7 @@ A step takes the positions ``[position, position + G)``. What the last one does 
 Positions beyond the epoch (``pad`` only) are written as ``num_picks + i`` and mean position ``i`` (modulo the epoch).
 """
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple, Protocol, final
@@ -76,8 +77,13 @@ class EpochSteps(Protocol):
         ...
 
     @property
+    def batch_rows(self) -> int:
+        """Rows of this rank in a full step."""
+        ...
+
+    @property
     def max_rows(self) -> int:
-        """Most rows this rank ever gets in a step."""
+        """Most rows this rank ever gets in a step; a bound."""
         ...
 
     def of_epoch(self, epoch: int) -> "EpochSteps":
@@ -195,13 +201,23 @@ class Steps:
         )
 
     @property
-    def max_rows(self) -> int:
-        """Most rows this rank ever gets in a step."""
-        if self.drop_last is False and self.num_picks < self.global_batch:  # the only step is a short one
+    def batch_rows(self) -> int:
+        """Rows of this rank in a full step; in the only step, where an epoch has no full one."""
+        if self.drop_last is False and self.num_picks < self.global_batch:
             return max(1, self._cut(self.num_picks)[1])
-        # With pairs kept together, the last rank's part of a short step may be the larger one.
-        short = self.num_picks % self.global_batch if self.drop_last is False and self._unit > 1 else 0
-        return max(self._full[1], self._cut(short)[1] if short else 0)
+        return self._full[1]
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows this rank ever gets in a step, from whatever position steps are counted; a bound."""
+        if self.drop_last is not False:
+            return self._full[1]
+        # A short step may give a rank one row more than a full one does, but never more than its part, rounded up:
+        # shares by largest remainder do not grow steadily with what is shared.
+        largest = min(self.global_batch, self.num_picks)
+        part = largest // self._unit * Fraction(self._ratios[self.rank]) / sum(self._ratios, Fraction(0))
+        rest = self._unit - 1 if self.rank == self.world_size - 1 else 0
+        return max(self.batch_rows, math.ceil(part) * self._unit + rest)
 
     def num_steps(self, position: int = 0) -> int:
         """Return how many steps are left in the epoch from ``position`` on."""

@@ -4,10 +4,12 @@ The tag names the callable (``MODULE:NAME``) and its arguments, not its code: a 
 edited, and two functions of one name, such as two lambdas of a module, are not told apart.
 """
 
+import enum
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import PurePath
 from typing import Any, final, get_args
 
 import numpy as np
@@ -139,8 +141,16 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, enum.Enum):
+        return f"{name_of(type(value))}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
+    if isinstance(value, PurePath):
+        return repr(str(value))
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, dict):

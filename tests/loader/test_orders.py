@@ -1,6 +1,8 @@
 """Every order in a loader: what comes, on any ranks, resumed anywhere; and what excludes what."""
 
 import json
+import multiprocessing
+import random
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from flodl_pipe import Loader
 from flodl_pipe.cluster.context import RunContext
-from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.errors import ConfigError, ResumeError, StagingError
 from tests.loader.sources import Numbers, ids
 
 N = 83
@@ -307,3 +309,84 @@ def test_a_batch_sampler_of_uneven_batches_resumes_at_any_step(stop):
         loader.load_state_dict(state)
         rest = [step for e in range(epoch, 3) for step in ids(loader.epoch(e))]
     assert rest == whole[stop:]
+
+
+class FromGlobals:
+    """An order drawn from Python's own random numbers."""
+
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        left = list(range(64))
+        while left:
+            yield left.pop(random.randrange(len(left)))
+
+
+def test_a_sampler_that_draws_from_global_states_is_read_while_the_loop_does_not_draw():
+    orders, drawn = [], []
+    for readers in (0, 1, 2):
+        random.seed(3)
+        with Loader(Numbers(64), batch_size=4, sampler=FromGlobals(), readers=readers) as loader:
+            orders.append([])
+            for epoch in range(4):
+                for batch in loader.epoch(epoch):
+                    orders[-1] += batch["id"].tolist()
+                    drawn.append(random.random())
+    assert orders[0] == orders[1] == orders[2]
+    random.seed(3)
+    alone = [random.random() for _ in range(64)]
+    assert drawn == alone * 3
+
+
+def test_a_forked_child_reads_such_a_sampler():
+    with Loader(Numbers(64), batch_size=4, sampler=FromGlobals(), readers=1) as loader:
+        want = ids(loader.epoch(1))
+        iterator = iter(loader.epoch(0))
+        next(iterator)
+        context = multiprocessing.get_context("fork")
+        answers = context.Queue()
+        child = context.Process(target=lambda: answers.put(ids(loader.epoch(1))))
+        child.start()
+        assert answers.get(timeout=30) == want
+        child.join(30)
+
+
+def test_weights_count_as_memory():
+    with Loader(Numbers(N), batch_size=4) as loader:
+        before = dict(loader.granted()).get("source", 0)
+    with Loader(Numbers(N), batch_size=4, order="weighted", weights=np.ones(N)) as loader:
+        assert dict(loader.granted())["source"] >= before + 8 * N
+
+
+@pytest.mark.parametrize(("num_samples", "batch", "ratios"), [(43, 11, (6, 6, 2)), (60, 7, (1, 1)), (61, 6, (5, 1, 1))])
+@pytest.mark.parametrize("scaled", [None, 5, 6, 8])
+def test_no_rank_loses_a_row_of_a_short_step(num_samples, batch, ratios, scaled):
+    """Shares by largest remainder are not steady: a rank's part of a short step may be the larger one."""
+    whole, parts, state = [], [[] for _ in ratios], None
+    with Loader(Numbers(num_samples), global_batch_size=batch, drop_last=False) as loader:
+        whole = sum(ids(loader.epoch(0)), [])
+        if scaled:
+            next(iter(loader.epoch(0)))
+            state, whole = loader.state_dict(), whole[batch:]
+    for rank, part in enumerate(parts):
+        options = {"global_batch_size": scaled or batch, "global_batch_on_resume": "scale", "drop_last": False}
+        context = RunContext(rank, len(ratios), ratios=ratios)
+        with Loader(Numbers(num_samples), context=context, **options) as loader:
+            if state:
+                loader.load_state_dict(state)
+            for step in loader.epoch(0):
+                part.append(step["id"][slice(None) if step.valid is None else step.valid].tolist())
+    assert sum((sum(step, []) for step in zip(*parts, strict=True)), []) == whole
+
+
+def test_a_state_that_cannot_be_continued_leaves_the_loader_as_it_was():
+    with Loader(Numbers(N), batch_size=12, drop_last="pad") as loader:
+        state = {**loader.state_dict(), "global_batch": 10**12}
+        with pytest.raises(StagingError):
+            loader.load_state_dict(state)
+        assert len(ids(loader.epoch(0))) == 7
+    with build("batch sampler") as loader:
+        state = {**loader.state_dict(), "position": 5}
+        with pytest.raises(ResumeError, match="position 5"):
+            loader.load_state_dict(state)

@@ -1,5 +1,8 @@
 """Transforms in a loader: the same numbers however the rows were read, split or resumed, and errors at their step."""
 
+import time
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -161,8 +164,9 @@ def test_pairs_stay_together_on_any_number_of_ranks(ratios, drop_last):
                     for batch in loader.epoch(0)
                 ]
             )
-    for parts, whole in zip(zip(*ranks, strict=True), alone, strict=True):
+    for step, (parts, whole) in enumerate(zip(zip(*ranks, strict=True), alone, strict=True)):
         joined = torch.cat(parts).numpy()
+        assert len(joined) == min(24, 101 - 24 * step)
         np.testing.assert_array_equal(joined, whole[2][0][: len(joined)])
 
 
@@ -254,15 +258,14 @@ def test_samples_that_pass_through_are_batches_of_one_to_transforms(transforms):
     assert all(map(torch.equal, alone, batches))
 
 
-def test_a_state_of_batches_is_no_state_of_single_samples():
+def test_a_state_of_batches_is_continued_sample_by_sample():
     with Loader(Pictures(), batch_size=12) as loader:
-        next(iter(loader))
+        (_, *rest) = [batch.pick_keys.sample.tolist() for batch in loader]
+        next(iter(loader.epoch(0)))
         state = loader.state_dict()
-    with Loader(Pictures(), batch_size=None) as loader, pytest.raises(ResumeError, match="batches of 12 rows"):
+    with Loader(Pictures(), batch_size=None) as loader:
         loader.load_state_dict(state)
-    with Loader(Pictures(), batch_size=None, global_batch_on_resume="scale") as loader:
-        loader.load_state_dict(state)
-        assert len(list(loader.epoch(0))) == 108
+        assert [int(batch.pick_keys.sample[0]) for batch in loader] == sum(rest, [])
 
 
 def test_a_step_that_does_not_fit_is_named():
@@ -285,3 +288,95 @@ def test_a_fault_that_comes_once_ends_the_loop_however_it_reads(readers):
         pytest.raises(RuntimeError, match="once"),
     ):
         list(loader)
+
+
+@pytest.mark.parametrize("readers", [0, 2, 4])
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+@pytest.mark.parametrize("transforms", [fused(), add_noise], ids=["fused", "own"])
+def test_a_step_large_enough_to_be_split_is_the_same(readers, mode, transforms):
+    """A step of 11 MiB is read in parts by several readers, where nothing looks at it whole."""
+    source = Pictures(1600, side=64)
+    with Loader(source, batch_size=900, readers=0, mode="streaming", drop_last=False, transforms=transforms) as loader:
+        whole = everything(loader, 1)
+    options = {"readers": readers, "mode": mode, "drop_last": False, "transforms": transforms}
+    with Loader(source, batch_size=900, **options) as loader:
+        assert loader.plan.step_parts == (readers if readers and transforms is not add_noise else 1)
+        same(everything(loader, 1), whole)
+
+
+def test_the_loops_torch_modes_do_not_reach_a_transform():
+    seen = []
+
+    def look(batch, keys):
+        product = batch["image"].float().flatten(1)[:, :4] @ torch.ones(4, 2)
+        seen.append((product.dtype, product.device.type, torch.empty(0).device.type))
+        return batch
+
+    for readers in (0, 1):
+        with (
+            Loader(Pictures(), batch_size=8, readers=readers, prefetch="auto", transforms=look) as loader,
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            torch.device("meta"),
+        ):
+            list(loader)
+    assert set(seen) == {(torch.float32, "cpu", "cpu")}
+
+
+@pytest.mark.parametrize("of_batch", [False, True])
+def test_keys_are_read_only(of_batch):
+    def spoil(batch, keys):
+        (batch.pick_keys if of_batch else keys).sample[:] = 0
+        return batch
+
+    with Loader(Pictures(), batch_size=8, transforms=spoil) as loader, pytest.raises(ValueError, match="read-only"):
+        next(iter(loader))
+
+
+def test_what_transforms_take_is_granted():
+    def ring(**options):
+        with Loader(Pictures(), batch_size=8, prefetch=2, readers=1, **options) as loader:
+            return dict(loader.granted())["ring"]
+
+    as_floats = ring(transforms=[ToFloat(), lambda batch, keys: batch])
+    assert ring(transforms=fused()) > ring() + 10_000
+    assert as_floats > 0
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_batch_samplers_pairs_stay_together(world):
+    batches = [[*range(first, first + size)] for first, size in ((0, 6), (6, 10), (16, 7), (23, 4))]
+
+    def images(rank, size):
+        with Loader(
+            Pictures(),
+            batch_sampler=batches,
+            transforms=[ToFloat(), Mixup(alpha=1.0, num_classes=5)],
+            context=RunContext(rank, size),
+        ) as loader:
+            return [batch["image"] for batch in loader]
+
+    whole = images(0, 1)
+    parts = [images(rank, world) for rank in range(world)]
+    for step, rows in enumerate(zip(*parts, strict=True)):
+        assert torch.equal(torch.cat(rows), whole[step])
+
+
+def test_what_a_function_makes_is_bounded_by_what_was_granted(caplog):
+    alive, most = set(), []
+
+    def large(batch, keys):
+        image = torch.zeros(len(keys), 1 << 18)
+        number = int(keys.sample[0])
+        alive.add(number)
+        weakref.finalize(image, alive.discard, number)
+        most.append(len(alive))
+        return batch.with_fields(("image",), (image,))
+
+    with caplog.at_level("INFO"), Loader(Pictures(960), batch_size=8, readers=1, transforms=large) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        time.sleep(0.5)
+        granted = dict(loader.granted())["ring"]
+        assert max(most) * 8 * (1 << 20) <= max(granted, 3 * 8 << 20)
+        assert "are read ahead instead of" in caplog.text
+        assert len(list(iterator)) == 119

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import ConfigError
@@ -81,8 +81,11 @@ def test_a_global_batch_below_the_world_is_refused_with_both_numbers():
     drop_last=st.sampled_from([True, False, "pad"]),
     ratios=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     unit=st.sampled_from([1, 2]),
+    position=st.integers(0, 200),
 )
-def test_unequal_shares_join_to_the_same_epoch(num_picks, global_batch, drop_last, ratios, unit):
+@example(num_picks=43, global_batch=11, drop_last=False, ratios=[6, 6, 2], unit=1, position=0)
+@example(num_picks=60, global_batch=6, drop_last=False, ratios=[1, 1], unit=2, position=7)
+def test_unequal_shares_join_to_the_same_epoch(num_picks, global_batch, drop_last, ratios, unit, position):
     world = len(ratios)
     assume(global_batch >= world * unit and (drop_last is not True or num_picks >= global_batch))
     whole = Steps(num_picks, global_batch, drop_last)
@@ -90,11 +93,12 @@ def test_unequal_shares_join_to_the_same_epoch(num_picks, global_batch, drop_las
         Steps(num_picks, global_batch, drop_last, rank=rank, world_size=world, ratios=ratios, unit=unit)
         for rank in range(world)
     ]
-    assert {steps.num_steps() for steps in ranks} == {whole.num_steps()}
-    for index in range(whole.num_steps()):
-        parts = [steps.step(index) for steps in ranks]
+    position = min(position, num_picks)
+    assert {steps.num_steps(position) for steps in ranks} == {whole.num_steps(position)}
+    for index in range(whole.num_steps(position)):
+        parts = [steps.step(index, position) for steps in ranks]
         counted = [p for part in parts for p in range(part.start, part.start + part.num_valid)]
-        want = whole.step(index)
+        want = whole.step(index, position)
         assert counted == list(range(want.start, want.start + want.num_valid))
         assert all(part.next_position == want.next_position for part in parts)
         assert all(part.num_rows <= steps.max_rows for part, steps in zip(parts, ranks, strict=True))
