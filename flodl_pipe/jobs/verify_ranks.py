@@ -46,10 +46,10 @@ class Ranks:
     def __init__(self, config: Config, setting: Setting, global_batch: int, state: str | None = None) -> None:
         self.setting = setting
         self._stack = contextlib.ExitStack()
-        same = _config(config, setting, global_batch)
         self.loaders: list[Loader] = []
         self._iterators: list[Iterator[Batch] | None] = [None] * setting.world_size
         try:
+            same = _config(config, setting, global_batch)
             source: Source | None = None
             for rank in range(setting.world_size):
                 loader = build_loader(same, keep_digest=True, context=_context(setting, rank), source=source)
@@ -146,9 +146,15 @@ def refusal(config: Config, setting: Setting, global_batch: int) -> str | None:
 def _config(config: Config, setting: Setting, global_batch: int) -> Config:
     changes: dict[str, Any] = {"mode": setting.mode, "readers": setting.readers}
     changes["check_purity"] = False  # checked beforehand, once
-    # A batch sampler decides by itself, and single samples have no batch: both exclude a size.
-    if config.sampling.batch_sampler is None and config.loader.batch_size is not None:
-        changes["global_batch_size"] = global_batch
+    if config.sampling.batch_sampler is None:  # which decides by itself, and excludes a size
+        if config.loader.batch_size is not None:
+            changes["global_batch_size"] = global_batch
+        elif setting.world_size > 1:
+            raise ConfigError.at(
+                "loader.batch_size",
+                "null gives every rank one sample a step, so that several have other steps than one; set a size to "
+                "compare them",
+            )
     return config.model_copy(update={"loader": config.loader.model_copy(update=changes)})
 
 
