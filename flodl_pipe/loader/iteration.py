@@ -68,7 +68,8 @@ class LoaderIterator(Iterator[Batch]):
         self._no_repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
         self._no_repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
-        self._batches: deque[tuple[Batch, int, Spot, WordArray]] = deque()  # with the number of valid rows
+        # With the numbers of its rows and of those that count.
+        self._batches: deque[tuple[Batch, int, int, Spot, WordArray]] = deque()
         self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
@@ -86,8 +87,8 @@ class LoaderIterator(Iterator[Batch]):
             self._reading.hand_over()
         else:
             self._take_group()
-        batch, num_valid, spot, hash_sum = self._batches.popleft()
-        self._counters.count(batch.size, hash_sum, num_valid)
+        batch, num_rows, num_valid, spot, hash_sum = self._batches.popleft()
+        self._counters.count(num_rows, hash_sum, num_valid)
         self._on_step(spot)
         return batch
 
@@ -136,7 +137,13 @@ class LoaderIterator(Iterator[Batch]):
 
     def _make_batches(self, group: Group) -> None:
         ahead, pool, layout, rows = self._reading.ahead, self._pool, self._pool.layout, group.rows
-        names, epoch, seed = layout.spec.names, ahead.epoch, self._seed
+        names, epoch, seed, no_repeats, skipped = (
+            layout.spec.names,
+            ahead.epoch,
+            self._seed,
+            self._no_repeats,
+            group.valid,
+        )
         num_good = group.num_steps if group.error is None else group.failed_step
         slots = group.slots()
         for slot in slots[num_good:]:
@@ -152,8 +159,11 @@ class LoaderIterator(Iterator[Batch]):
             # Copies: the picks of many steps share one array, which a kept batch would keep whole.
             here = slice(place * num_rows, (place + 1) * num_rows)
             samples = rows.samples[here].copy()
-            repeats = rows.repeats[here].copy() if self._has_repeats else self._no_repeats[:num_rows]
-            valid, num_valid, weight = _counting(step, group.valid.get(place))
+            if self._has_repeats:
+                repeats = rows.repeats[here].copy()
+            else:
+                repeats = no_repeats if num_rows == len(no_repeats) else no_repeats[:num_rows]
+            valid, num_valid, weight = _counting(step, skipped.get(place)) if skipped else _planned(step)
             spot = Spot(epoch, step.next_position, group.lanes)
             batch = Batch(
                 names,
@@ -163,7 +173,7 @@ class LoaderIterator(Iterator[Batch]):
                 valid=None if valid is None else torch.from_numpy(valid),
                 cursor=Place(self._stream, spot),
             )
-            self._batches.append((batch, num_valid, spot, group.hash_sums[place]))
+            self._batches.append((batch, num_rows, num_valid, spot, group.hash_sums[place]))
 
     def _finish(self) -> None:
         self._done = True
@@ -171,8 +181,13 @@ class LoaderIterator(Iterator[Batch]):
         self._finalizer()
 
 
+def _planned(step: RankStep) -> tuple[BoolArray | None, int, float]:
+    """Return which rows of a step count (None: all), how many, and its weight, where none was skipped."""
+    return step.valid(), step.num_valid, step.weight
+
+
 def _counting(step: RankStep, good: BoolArray | None) -> tuple[BoolArray | None, int, float]:
-    """Return which rows of a step count (None: all), how many, and its weight.
+    """Return what :func:`_planned` does where some may have been skipped.
 
     Args:
         step: The step as it was planned.
@@ -180,7 +195,7 @@ def _counting(step: RankStep, good: BoolArray | None) -> tuple[BoolArray | None,
     """
     planned = step.valid()
     if good is None:
-        return planned, step.num_valid, step.weight
+        return _planned(step)
     valid = good.copy() if planned is None else good & planned
     num_valid = int(valid.sum())
     # Each good row keeps the part that it has in the mean over all ranks, wherever the skipped ones are.
