@@ -32,10 +32,17 @@ class RunContext:
     ratios: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("world_size", self.world_size)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ClusterError(f"{name} must be an integer, got {value!r}; what os.environ holds is text: int(...)")
+        if self.world_size < 1:
+            raise ClusterError(
+                f"world_size must be at least 1, got {self.world_size}; one process alone is a world of 1"
+            )
         if not 0 <= self.rank < self.world_size:
             raise ClusterError(
-                f"RANK={self.rank} is outside WORLD_SIZE={self.world_size}: ranks are 0 .. {self.world_size - 1}; "
-                "start the ranks with torchrun, which sets both"
+                f"rank {self.rank} is outside a world of {self.world_size}: ranks are 0 .. {self.world_size - 1}; "
+                "torchrun sets RANK and WORLD_SIZE to numbers that fit"
             )
         if self.ratios is not None and (len(self.ratios) != self.world_size or min(self.ratios) < 1):
             raise ClusterError(

@@ -18,10 +18,25 @@ def test_torchrun_sets_both():
     ("environment", "says"),
     [
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 is outside WORLD_SIZE=2"),
-        ({"RANK": "-1"}, "RANK=-1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, r"rank 2 is outside a world of 2: ranks are 0 \.\. 1"),
+        ({"RANK": "-1"}, "rank -1 is outside"),
     ],
 )
 def test_an_impossible_environment_is_refused(environment, says):
     with pytest.raises(ClusterError, match=says):
         RunContext.from_environment(environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("0", 2), "rank must be an integer, got '0'"),
+        ((0, "2"), "world_size must be an integer, got '2'"),
+        ((0, 0), "world_size must be at least 1, got 0"),
+        ((0, 2, (1,)), "must be one positive whole number for each of the 2 ranks"),
+        ((0, 2, (1, 0)), "must be one positive whole number"),
+    ],
+)
+def test_a_context_of_ones_own_is_checked(arguments, says):
+    with pytest.raises(ClusterError, match=says):
+        RunContext(*arguments)
