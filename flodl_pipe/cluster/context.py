@@ -32,7 +32,8 @@ class RunContext:
     ratios: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("rank", self.rank), ("world_size", self.world_size)):
+        given: dict[str, object] = {"rank": self.rank, "world_size": self.world_size}
+        for name, value in given.items():
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ClusterError(f"{name} must be an integer, got {value!r}; what os.environ holds is text: int(...)")
         if self.world_size < 1:
