@@ -4,7 +4,7 @@
 status when
 ====== ==============================================================================
 0      done
-1      another program's exception, shown with its traceback
+1      another program's exception, shown with its traceback; or a check that found a difference
 2      an error of ours: config, data, memory, cluster; ``flodl_pipe: ...`` without traceback
 130    interrupted
 141    standard output was closed by its reader (``flodl-pipe job=schema | head``); nothing is printed
