@@ -9,6 +9,7 @@
     ├── TransformError   a transform cannot work on the batch, or broke its contract
     ├── LoaderError      the loader was used in a way it cannot serve
     ├── StagingError     memory was refused or a tier failed
+    │   └── DeviceMemoryError    the device has no memory left
     ├── ResumeError      a cursor does not fit this pipeline
     └── ClusterError     ranks disagree or the layout is impossible
 
@@ -23,6 +24,7 @@ __all__ = [
     "ChangedError",
     "ClusterError",
     "ConfigError",
+    "DeviceMemoryError",
     "FlodlPipeError",
     "LoaderError",
     "Problem",
@@ -96,6 +98,10 @@ class LoaderError(FlodlPipeError):
 
 class StagingError(FlodlPipeError):
     """Memory was refused by the budget, or a staging tier failed."""
+
+
+class DeviceMemoryError(StagingError):
+    """A device has no memory left for what was asked of it."""
 
 
 class ResumeError(FlodlPipeError):
