@@ -25,11 +25,13 @@ class HostMemory:
         total_bytes: Physical memory, or the control group's limit when smaller.
         available_bytes: What can be taken now without swapping or being killed.
         limited_by: ``"host"`` or ``"cgroup"``: whose figure ``available_bytes`` is.
+        cgroup_limit_bytes: Limit of the control group that leaves the least; None where the host's figure is smaller.
     """
 
     total_bytes: int
     available_bytes: int
     limited_by: str
+    cgroup_limit_bytes: int | None = None
 
 
 def probe_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> HostMemory:
@@ -40,12 +42,12 @@ def probe_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
         cgroups: Mount point of the control groups.
     """
     total, available = _meminfo(proc / "meminfo")
-    limited_by = "host"
+    limited_by, tightest = "host", None
     for limit, used in _cgroup_limits(proc / "self" / "cgroup", cgroups):
         total = min(total, limit)
         if limit - used < available:
-            available, limited_by = max(0, limit - used), "cgroup"
-    return HostMemory(total, available, limited_by)
+            available, limited_by, tightest = max(0, limit - used), "cgroup", limit
+    return HostMemory(total, available, limited_by, tightest)
 
 
 def num_cpus() -> int:
