@@ -26,7 +26,7 @@ from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.storage.handles import Handle, HandleTable, open_pinned
 from flodl_pipe.storage.pins import FilePin
 
-__all__ = ["QUEUE_ROWS", "QueuedReader", "queue_supported"]
+__all__ = ["QUEUE_ROWS", "QueuedReader", "queue_supported", "read_runs"]
 
 QUEUE_ROWS = 256
 """Reads of one call. The system shares out 65,536 among all processes by default (``fs.aio-max-nr``)."""
@@ -126,6 +126,25 @@ def _thread_queue() -> _Queue:
     if _local.queue is None or _local.pid != pid:
         _local.queue, _local.pid = _Queue(), pid
     return _local.queue
+
+
+def read_runs(descriptor: int, offsets: IndexArray, addresses: IndexArray, num_bytes: int) -> IndexArray:
+    """Read runs of one open file to addresses, by one call without the GIL.
+
+    Args:
+        descriptor: The file; the caller keeps it open.
+        offsets: First byte of each run, int64, shape ``(K,)``; ``K <= QUEUE_ROWS``.
+        addresses: Where each goes, int64, shape ``(K,)``.
+        num_bytes: Bytes of a run.
+
+    Returns:
+        The bytes read of each, or its negative error number, int64, shape ``(K,)``.
+
+    Raises:
+        OSError: if this thread can have no queue, or it refuses.
+    """
+    descriptors = np.full(len(offsets), descriptor, dtype=np.int64)
+    return _thread_queue().read(descriptors, offsets, addresses, num_bytes)
 
 
 @final

@@ -1,0 +1,168 @@
+"""A disk stage gives back the bytes it was offered, to any number of readers, and holds a range of ranks."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from flodl_pipe.batch.spec import Field, SampleSpec
+from flodl_pipe.errors import ConfigError
+from flodl_pipe.staging.disk_stage import rows_fitting
+from tests.staging.disk_rows import SPECS, Reversed, Rows, fill, make_stage, open_descriptors, read_through
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_rows_come_back_as_they_were_offered(kind, tmp_path):
+    source = Rows(SPECS[kind], 7 if source_is_large(kind) else 700)
+    stage = make_stage(source, tmp_path)
+    order = np.random.default_rng(0).permutation(len(source))
+    fill(stage, source, order)
+    assert stage.is_full
+    assert source.num_read == len(source)
+    assert read_through(stage, source, order[::-1]) == len(source)
+    assert read_through(stage, source, np.repeat(order[:5], 3)) == 15
+    assert source.num_read == len(source)
+    count = stage.count()
+    assert (count.num_rows, count.num_hits, count.off) == (2 * len(source) + 15, len(source) + 15, None)
+    assert count.hit_bytes == count.num_hits * source.spec.row_bytes
+    assert count.held_bytes == len(source) * source.spec.row_bytes
+    stage.close()
+
+
+def source_is_large(kind: str) -> bool:
+    return SPECS[kind].row_bytes > 1 << 16
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_interleaving_of_reads_and_offers_gives_the_same_bytes(seed, tmp_path):
+    draw = np.random.default_rng(seed)
+    source = Rows(SPECS[list(SPECS)[seed]], 97)
+    first, count = int(draw.integers(0, 50)), int(draw.integers(0, 47))
+    ranking = Reversed(97) if seed % 2 else None
+    stage = make_stage(source, tmp_path, first=first, count=count, ranking=ranking)
+    for _ in range(60):
+        read_through(stage, source, draw.integers(0, 97, size=int(draw.integers(0, 40))))
+    held = read_through(stage, source, np.arange(97))
+    assert held <= count
+    read_through(stage, source, np.arange(97))
+    assert read_through(stage, source, np.arange(97)) == count
+    stage.close()
+
+
+def test_only_ranks_in_range_are_held(tmp_path):
+    source = Rows(SPECS["scalar"], 10)
+    for ranking, held in ((None, [3, 4, 5, 6]), (Reversed(10), [3, 4, 5, 6])):
+        stage = make_stage(source, tmp_path, first=3, count=4, ranking=ranking)
+        fill(stage, source, np.arange(10))
+        out = source.spec.empty(10)
+        hits = stage.read_into(np.arange(10), np.arange(10), out)
+        assert np.flatnonzero(hits).tolist() == held
+        stage.close()
+    stage = make_stage(source, tmp_path, first=7, count=3, ranking=Reversed(10))
+    fill(stage, source, np.arange(10))
+    assert np.flatnonzero(stage.read_into(np.arange(10), np.arange(10), source.spec.empty(10))).tolist() == [0, 1, 2]
+    stage.close()
+
+
+def test_hits_are_the_part_of_the_samples_that_it_holds(tmp_path):
+    source = Rows(SPECS["words"], 1000)
+    stage = make_stage(source, tmp_path, first=100, count=250)
+    draw = np.random.default_rng(1)
+    fill(stage, source, draw.permutation(1000))
+    before = stage.count()
+    assert before.num_hits == 0
+    for _ in range(4):
+        fill(stage, source, draw.permutation(1000))
+    after = stage.count()
+    assert (after.num_hits - before.num_hits, after.num_rows - before.num_rows) == (1000, 4000)
+    stage.close()
+
+
+def test_a_stage_of_no_rows_answers_with_misses(tmp_path):
+    source = Rows(SPECS["scalar"], 5)
+    stage = make_stage(source, tmp_path, count=0)
+    assert stage.is_full
+    assert (stage.num_bytes, stage.table_bytes) == (0, 0)
+    assert read_through(stage, source, np.arange(5)) == 0
+    assert read_through(stage, source, np.arange(5)) == 0
+    stage.close()
+
+
+def test_the_same_sample_offered_twice_takes_one_row(tmp_path):
+    source = Rows(SPECS["words"], 8)
+    stage = make_stage(source, tmp_path)
+    for indices in ([3, 3, 3, 1], [1, 3, 2, 2]):
+        out = source.rows(np.array(indices))
+        stage.offer(np.array(indices), np.arange(len(indices)), out)
+    assert stage.count().held_bytes == 3 * source.spec.row_bytes
+    assert not stage.is_full
+    assert read_through(stage, source, [1, 2, 3, 3]) == 4
+    stage.close()
+
+
+def test_threads_read_and_fill_one_stage_together(tmp_path):
+    source = Rows(SPECS["fields"], 3000)
+    stage = make_stage(source, tmp_path, first=500, count=2000)
+    failures = []
+
+    def work(seed: int) -> None:
+        try:
+            draw = np.random.default_rng(seed)
+            for _ in range(2):
+                fill(stage, source, draw.permutation(3000), batch=150)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    count = stage.count()
+    assert count.off is None
+    assert count.held_bytes == 2000 * source.spec.row_bytes
+    assert stage.is_full
+    assert count.num_hits >= 6 * 2000
+    assert read_through(stage, source, np.arange(500, 2500)) == 2000
+    stage.close()
+
+
+def test_what_fits_counts_the_check_and_whole_words():
+    assert rows_fitting(Rows(SPECS["scalar"], 100), 16 * 9 + 15) == 9
+    assert rows_fitting(Rows(SPECS["one byte"], 100), 160) == 10
+    assert rows_fitting(Rows(SPECS["empty"], 100), 80) == 10
+    assert rows_fitting(Rows(SPECS["words"], 100), 2056 * 3) == 3
+    assert rows_fitting(Rows(SPECS["words"], 100), 1 << 40) == 100
+    assert rows_fitting(Rows(SPECS["words"], 100), 2055) == 0
+
+
+def test_its_memory_and_disk_are_told(tmp_path):
+    source = Rows(SPECS["words"], 100)
+    stage = make_stage(source, tmp_path, count=rows_fitting(source, 2056 * 10))
+    assert (stage.num_bytes, stage.table_bytes, stage.name) == (20560, 40, "disk stage")
+    assert 2056 < stage.scratch_bytes <= 2 << 20
+    stage.close()
+
+
+def test_rows_of_different_lengths_are_refused(tmp_path):
+    source = Rows(SampleSpec((Field("text", "uint8", (), is_ragged=True),)), 4)
+    with pytest.raises(ConfigError, match=r"loader.disk_stage: .*different lengths.*set loader.disk_stage=0"):
+        make_stage(source, tmp_path)
+
+
+def test_closing_gives_back_the_descriptor_and_leaves_misses(tmp_path):
+    source = Rows(SPECS["words"], 300)
+    before = None
+    for _ in range(4):
+        stage = make_stage(source, tmp_path)
+        fill(stage, source, np.arange(300))
+        stage.close()
+        stage.close()
+        assert stage.is_full
+        assert stage.count().held_bytes == 0
+        assert stage.count().off is None
+        assert read_through(stage, source, np.arange(300)) == 0
+        before = before or open_descriptors()
+        assert open_descriptors() == before
+    assert list(tmp_path.iterdir()) == []
