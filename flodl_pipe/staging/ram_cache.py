@@ -1,0 +1,278 @@
+"""The RAM cache: a range of a source's samples in host memory.
+
+Where samples are runs of bytes that overlap (``Extents``) and the range is a few runs of them, the bytes are kept, so
+that windows share theirs, and filled ahead by sequential reads only. Otherwise rows are kept: taken in as they are
+offered, and filled ahead too where that is asked for. Nothing is ever pinned or evicted.
+
+In storage order the range is the high end, so that a device pool may have the low one and a change of budget moves one
+boundary; samples that are ranked by how often they are drawn follow those of the pool.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, final
+
+import numpy as np
+
+from flodl_pipe.arrays import Array, BoolArray, IndexArray
+from flodl_pipe.memory.probe import HostMemory, probe_host
+from flodl_pipe.sources.protocol import BundledSource, Extents, Source
+from flodl_pipe.staging.growth import Growth
+from flodl_pipe.staging.protocol import TierCount
+from flodl_pipe.staging.ram_extents import ExtentArena, run_bytes
+from flodl_pipe.staging.ram_rows import RowArena
+from flodl_pipe.staging.ranking import Ranking, StorageOrder
+
+__all__ = ["FILL_CHUNK_BYTES", "RamCache", "RankRange", "rows_fitting"]
+
+_log = logging.getLogger("flodl_pipe")
+
+FILL_CHUNK_BYTES = 4 << 20
+"""Large enough for sequential disk speed, small enough that a batch waiting for the same disk goes soon."""
+
+_MAX_CHUNK_ROWS = 65_536
+# Rows are gathered a third faster than windows that lie anywhere, and can be taken in one by one. Bytes must save more
+# than windows that share one token of many do.
+_MOST_SHARED = 0.9
+_MOST_GAPS = 1.25
+_NAME = "RAM cache"
+
+
+class RankRange(NamedTuple):
+    """What a tier may hold.
+
+    Attributes:
+        first_rank: First rank.
+        num_ranks: How many.
+        num_bytes: What they take, tables included.
+    """
+
+    first_rank: int
+    num_ranks: int
+    num_bytes: int
+
+
+def rows_fitting(source: Source, ranking: Ranking, grant_bytes: int, *, skip_ranks: int = 0) -> RankRange:
+    """Return the largest range of samples that a RAM cache can hold in a grant; arithmetic only.
+
+    Args:
+        source: The samples; not ragged.
+        ranking: Their ranks. Its tables are not reckoned with here: take ``ranking.held_bytes`` off the grant first.
+        grant_bytes: What it may take.
+        skip_ranks: Ranks from 0 on that another tier has.
+    """
+    num_ranks = max(0, len(ranking) - skip_ranks)
+    extents = _shared_bytes(source, ranking)
+    if extents is None:
+        fitting = min(num_ranks, max(0, grant_bytes - 1) // (source.spec.row_bytes + 1))
+        num_bytes = fitting * (source.spec.row_bytes + 1) + 1
+    else:
+        fitting, beyond = 0, num_ranks + 1
+        while beyond - fitting > 1:  # the bytes of a range grow with it
+            middle = (fitting + beyond) // 2
+            if _extent_bytes(extents, ranking, _first_rank(ranking, middle, skip_ranks), middle) <= grant_bytes:
+                fitting = middle
+            else:
+                beyond = middle
+        num_bytes = _extent_bytes(extents, ranking, _first_rank(ranking, fitting, skip_ranks), fitting)
+    return RankRange(_first_rank(ranking, fitting, skip_ranks), fitting, num_bytes if fitting else 0)
+
+
+@final
+class RamCache:
+    """Some samples of a source in host memory; a :class:`flodl_pipe.staging.protocol.Tier`.
+
+    Args:
+        source: The samples; not ragged (:class:`flodl_pipe.staging.ram_ragged.RaggedCache`).
+        ranking: Their ranks.
+        first_rank: First rank to hold.
+        num_ranks: How many; :func:`rows_fitting` says how many fit.
+        read_lock: Held around each read of the source that fills ahead.
+        probe: Looks at the machine's memory.
+
+    Raises:
+        StagingError: if the system refuses the address space.
+        ValueError: if the ranks are not all of the source.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        ranking: Ranking,
+        *,
+        first_rank: int,
+        num_ranks: int,
+        read_lock: contextlib.AbstractContextManager[object],
+        probe: Callable[[], HostMemory] = probe_host,
+    ) -> None:
+        if first_rank < 0 or num_ranks < 0 or first_rank + num_ranks > len(ranking):
+            raise ValueError(f"ranks {first_rank} .. {first_rank + num_ranks} are not all in 0 .. {len(ranking)}")
+        self.name = _NAME
+        self._source = source
+        self._read_lock = read_lock
+        self._row_bytes = source.spec.row_bytes
+        self._growth = Growth(_NAME, probe)
+        extents = _shared_bytes(source, ranking)
+        runs = ranking.runs(first_rank, first_rank + num_ranks)
+        self._extents = ExtentArena(source.spec, extents, runs) if extents is not None and runs else None
+        self._rows = None
+        if self._extents is None:
+            self._rows = RowArena(source.spec, ranking, first_rank=first_rank, num_ranks=num_ranks, growth=self._growth)
+        self.num_ranks = num_ranks
+        self.num_bytes = self._extents.num_bytes if self._extents else self._rows.num_bytes if self._rows else 0
+        self._num_filled_ranks = 0
+        self._filling = threading.Lock()
+        self._lock = threading.Lock()
+        self._num_rows = self._num_hits = self._filled_bytes = 0
+
+    @property
+    def needs_fill(self) -> bool:
+        """Whether it takes in nothing but what :meth:`fill` reads."""
+        return self._extents is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds all of its range."""
+        store = self._extents or self._rows
+        return store is not None and store.is_full
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it grows no more before it is full, in words; None while it may."""
+        return self._growth.stopped
+
+    def read_into(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> BoolArray:
+        """Fill the rows of samples that are held; see :meth:`flodl_pipe.staging.protocol.Tier.read_into`.
+
+        Raises:
+            IndexError: if an index is no sample.
+        """
+        store = self._extents or self._rows
+        if store is None:  # closed
+            return np.zeros(len(indices), dtype=np.bool_)
+        held = store.read_into(indices, rows, out)
+        num_hits = int(np.count_nonzero(held))
+        with self._lock:
+            self._num_rows += len(indices)
+            self._num_hits += num_hits
+        return held
+
+    def offer(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
+        """Take in samples of the range; see :meth:`flodl_pipe.staging.protocol.Tier.offer`."""
+        store = self._rows
+        if store is not None:
+            store.offer(indices, rows, out)
+
+    def fill(
+        self,
+        stop: Callable[[], bool],
+        *,
+        chunk_bytes: int = FILL_CHUNK_BYTES,
+        yields: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Read what is missing of the range, front to back, in this thread; a second call goes on.
+
+        Ends when the range is whole, when ``stop`` says so, when the machine runs short of memory (aloud, once), or at
+        a fault of the source, which the reader that meets it raises at its step.
+
+        Args:
+            stop: Asked before each chunk.
+            chunk_bytes: Bytes read at a time, under the lock.
+            yields: Called after each chunk, for readers to go first.
+        """
+        with self._filling:
+            try:
+                while not stop() and self._load(chunk_bytes):
+                    yields()
+            except Exception as error:  # noqa: BLE001 - the reader that meets it again raises it in the loop
+                _log.info("the %s is not filled ahead any further: reading ahead failed (%s)", _NAME, error)
+
+    def count(self) -> TierCount:
+        """Return what was asked of it so far."""
+        store = self._extents or self._rows
+        with self._lock:
+            return TierCount(
+                name=_NAME,
+                num_rows=self._num_rows,
+                num_hits=self._num_hits,
+                hit_bytes=self._num_hits * self._row_bytes,
+                held_bytes=0 if store is None else store.held_bytes,
+                filled_bytes=self._filled_bytes,
+            )
+
+    def close(self) -> None:
+        """Give the memory back; later reads are misses."""
+        self._extents = self._rows = None
+
+    def _load(self, chunk_bytes: int) -> bool:
+        """Read one chunk; return whether there may be more."""
+        extents, rows = self._extents, self._rows
+        if extents is not None:
+            if extents.is_full or not self._growth.allows(min(chunk_bytes, extents.num_bytes - extents.held_bytes)):
+                return False
+            with self._read_lock:
+                num_bytes = extents.load(chunk_bytes)
+        elif rows is not None and self._num_filled_ranks < self.num_ranks:
+            if self._growth.stopped is not None:
+                return False
+            num_bytes = self._load_rows(rows, chunk_bytes)
+        else:
+            return False
+        with self._lock:
+            self._filled_bytes += num_bytes
+        return True
+
+    def _load_rows(self, store: RowArena, chunk_bytes: int) -> int:
+        # Read apart and then offered: a read that fails half way must not touch rows that are held by then.
+        num_rows = max(1, min(_MAX_CHUNK_ROWS, chunk_bytes // max(1, self._row_bytes)))
+        first = self._num_filled_ranks
+        last = min(first + num_rows, self.num_ranks)
+        missing = store.missing(first, last)
+        if len(missing):
+            rows = np.arange(len(missing), dtype=np.int64)
+            with self._read_lock:
+                out = _read_rows(self._source, missing, rows)
+            store.offer(missing, rows, out)
+        self._num_filled_ranks = last
+        return len(missing) * self._row_bytes
+
+
+def _shared_bytes(source: Source, ranking: Ranking) -> Extents | None:
+    """Return the extents of a source whose samples overlap enough for their bytes to be kept instead of rows."""
+    extents = source.extents if isinstance(source, BundledSource) else None
+    if extents is None or ranking.runs(0, 1) is None:
+        return None
+    row_bytes = len(source) * source.spec.row_bytes
+    return extents if extents.num_bytes <= _MOST_SHARED * row_bytes else None
+
+
+def _read_rows(source: Source, indices: IndexArray, rows: IndexArray) -> Mapping[str, Array]:
+    """Return some samples, row by row; by one read of all bytes between them where that is little more."""
+    bundled = source if isinstance(source, BundledSource) else None
+    extents = bundled.extents if bundled is not None else None
+    if extents is not None and extents.memory is None and (indices[1:] > indices[:-1]).all():
+        (field,) = source.spec.fields
+        starts = extents.starts(indices)
+        starts -= starts[0]
+        num_bytes = int(starts[-1]) + extents.row_bytes
+        if num_bytes <= _MOST_GAPS * len(indices) * extents.row_bytes:
+            joined = np.empty(num_bytes, dtype=np.uint8)
+            extents.read(int(extents.starts(indices[:1])[0]), joined)
+            if (starts == rows * extents.row_bytes).all():
+                return {field.name: joined}
+            num_starts = num_bytes - extents.row_bytes + 1
+            return {field.name: np.ndarray((num_starts,), f"V{extents.row_bytes}", joined, strides=(1,))[starts]}
+    out = bundled.buffers(len(indices)) if bundled is not None else source.spec.empty(len(indices))
+    source.read_into(indices, rows, out)
+    return out
+
+
+def _first_rank(ranking: Ranking, num_ranks: int, skip_ranks: int) -> int:
+    return len(ranking) - num_ranks if isinstance(ranking, StorageOrder) else skip_ranks
+
+
+def _extent_bytes(extents: Extents, ranking: Ranking, first_rank: int, num_ranks: int) -> int:
+    runs = ranking.runs(first_rank, first_rank + num_ranks)
+    return sum(end - begin for begin, end in run_bytes(extents, runs)) if runs else 0
