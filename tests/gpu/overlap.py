@@ -9,11 +9,15 @@ import argparse
 import contextlib
 import platform
 import statistics
+import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it runs from a checkout as well
 
 from flodl_pipe.devices.choose import KINDS, find_device
 from flodl_pipe.units import format_bytes, format_duration
