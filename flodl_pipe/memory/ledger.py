@@ -68,11 +68,11 @@ class Ledger:
             before = self._grants.get((account, owner, purpose))
             others = self.held(account) - (before or 0)
             if others + num_bytes > share.num_bytes and (before is None or num_bytes > before):
-                whose = "this process's" if account == HOST else f"the {account} account's"
+                where = "" if account == HOST else f" on {account}"
                 raise StagingError(
                     f"{purpose} needs {format_bytes(num_bytes)}, but only "
-                    f"{format_bytes(max(0, share.num_bytes - others))} of {whose} "
-                    f"{format_bytes(share.num_bytes)} is left ({share.reason}); "
+                    f"{format_bytes(max(0, share.num_bytes - others))} of this process's "
+                    f"{format_bytes(share.num_bytes)}{where} is left ({share.reason}); "
                     f"{_REMEDIES.get(account, _DEVICE_REMEDY)}"
                 )
             self._grants[account, owner, purpose] = num_bytes

@@ -40,6 +40,16 @@ def test_a_v2_limit_counts_less_what_is_used_without_page_cache(machine):
     assert (memory.total_bytes, memory.available_bytes, memory.limited_by) == (4 * GIB, 2 * GIB, "cgroup")
 
 
+def test_the_limit_that_leaves_the_least_is_told(machine):
+    proc, cgroups = machine
+    assert probe_host(proc, cgroups).cgroup_limit_bytes is None
+    (proc / "self/cgroup").write_text("0::/job/step\n")
+    group(cgroups / "job/step", V2, 2 * GIB, 0, 0)
+    group(cgroups / "job", V2, 3 * GIB, 2 * GIB, 0)
+    memory = probe_host(proc, cgroups)
+    assert (memory.available_bytes, memory.cgroup_limit_bytes) == (GIB, 3 * GIB)
+
+
 def test_a_limit_of_a_group_above_counts_too(machine):
     proc, cgroups = machine
     (proc / "self/cgroup").write_text("0::/job/step\n")
