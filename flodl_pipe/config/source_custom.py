@@ -1,23 +1,14 @@
 """Section ``source``, kind ``custom``: a dataset made by a function of the user's own code."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, model_validator
 
 from flodl_pipe.config.base import fault
 from flodl_pipe.config.callable_path import CallablePath
 from flodl_pipe.config.source_base import SourceSection
 
 __all__ = ["CustomConfig"]
-
-
-def _pure(value: Any) -> Any:
-    if value is False:
-        raise fault(
-            "must be true, got false: datasets that are random on purpose are not served yet; move the randomness out "
-            "of the dataset, to a transform of the batch keyed by batch.pick_keys"
-        )
-    return value
 
 
 class CustomConfig(SourceSection):
@@ -40,5 +31,16 @@ class CustomConfig(SourceSection):
     """Fields whose samples differ in length, for `loader.collate` pad, ragged or a function: a list of names; true:
     those that differ among the first few."""
 
-    pure: Annotated[Literal[True], BeforeValidator(_pure)] = True
-    """Whether a sample is the same every time it is read."""
+    pure: bool = True
+    """Whether a sample is the same every time it is read. If false, its randomness (by the global generators of torch,
+    NumPy and Python) is seeded per sample and epoch, it is kept in no memory tier, and processes read it."""
+
+    @model_validator(mode="after")
+    def _one_at_a_time(self) -> "CustomConfig":
+        if not self.pure and self.thread_safe:
+            raise fault(
+                "must be false with pure=false, got true: threads would draw from each other's generators; processes "
+                "read such a dataset at once (loader.reader_kind=process)",
+                at=["thread_safe"],
+            )
+        return self

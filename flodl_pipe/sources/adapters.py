@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch.utils.data
 
 from flodl_pipe.errors import LoaderError, SourceError
+from flodl_pipe.sources.impure import as_impure, generators_kept
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.user_ragged import RaggedUserSource
 from flodl_pipe.sources.user_readers import (
@@ -39,7 +40,9 @@ _TABLES = ("pandas", "polars", "pyarrow")
 _MEMBERS = ("spec", "delivered", "thread_safe", "__len__", "read_into", "deliver", "fingerprint")
 
 
-def adapt(thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None) -> Source:
+def adapt(
+    thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None, pure: bool = True
+) -> Source:
     """Return a source that reads what a user has.
 
     A sample is a tensor, an array or a number, or a tuple, list, dict, NamedTuple or dataclass of them. The fields are
@@ -51,12 +54,17 @@ def adapt(thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[s
         ragged: Whether fields may be ragged: their rows differ in the length of their first axis. True tries up to
             eight samples besides sample 0 to see which; names are of fields that are ragged although those samples are
             of one length; False and None try none, and every field is fixed. A source says that itself.
+        pure: Whether a sample is the same every time it is read. If not, it is a function of its pick, see
+            :mod:`~.impure`. Sample 0 is read here without touching the process's generators.
 
     Raises:
         LoaderError: if it is nothing that can be read, or a ragged name is that of no field that can be.
         SourceError: if the dataset is empty, or its first sample is none.
         Exception: what the dataset raises for sample 0, itself.
     """
+    if not pure:
+        with generators_kept():
+            return as_impure(adapt(thing, thread_safe=thread_safe, ragged=ragged))
     names = None if ragged is None or ragged is False else () if ragged is True else tuple(_names(ragged))
     if isinstance(thing, type):
         name = thing.__qualname__

@@ -10,13 +10,14 @@ from flodl_pipe.config.source_parts import PartSource
 from flodl_pipe.config.source_records import RecordsConfig
 from flodl_pipe.config.source_stream import StreamConfig
 from flodl_pipe.config.source_text import TextConfig
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.build_images import build_cifar, build_idx
 from flodl_pipe.sources.build_mixture import build_mixture
 from flodl_pipe.sources.build_stream import build_stream
 from flodl_pipe.sources.build_text import build_text
 from flodl_pipe.sources.build_tokens import build_tokens
 from flodl_pipe.sources.custom import build_custom
+from flodl_pipe.sources.impure import ImpureDataset, as_impure
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.stream_protocol import Stream
@@ -43,7 +44,10 @@ def build_source(config: SourceConfig, data_dir: str, allowed: Sequence[str] = (
     found = _open(config, data_dir, allowed)
     if config.subset is None:
         return found
-    return apply_subset(_indexed(found, "source.subset chooses samples by number"), config.subset)
+    whole = _indexed(found, "source.subset chooses samples by number")
+    if isinstance(whole, ImpureDataset):  # keys are those of picks, which count the subset's samples
+        return as_impure(apply_subset(whole.source, config.subset))
+    return apply_subset(whole, config.subset)
 
 
 def _open(config: SourceConfig, data_dir: str, allowed: Sequence[str]) -> Source | Stream:
@@ -62,7 +66,14 @@ def _open(config: SourceConfig, data_dir: str, allowed: Sequence[str]) -> Source
     if isinstance(config, MixtureConfig):
 
         def build_part(part: PartSource) -> Source:
-            return _indexed(build_source(part, data_dir, allowed), "a mixture reads its parts by number")
+            made = _indexed(build_source(part, data_dir, allowed), "a mixture reads its parts by number")
+            if isinstance(made, ImpureDataset):
+                raise ConfigError.at(
+                    "pure",
+                    "must be true in a part of a mixture, got false: a mixture does not tell its parts which pick a "
+                    "sample is read for; move the randomness to a transform of the batch keyed by batch.pick_keys",
+                )
+            return made
 
         return build_mixture(config, build_part)
     return build_tokens(config, data_dir)

@@ -36,6 +36,6 @@ def build_custom(config: CustomConfig, allowed: Sequence[str]) -> Source | Strea
     if made is None:
         raise SourceError(f"source.factory={config.factory} returned None; it must return a dataset")
     try:
-        return as_source(made, thread_safe=config.thread_safe, ragged=config.ragged)
+        return as_source(made, thread_safe=config.thread_safe, ragged=config.ragged, pure=config.pure)
     except LoaderError as error:
         raise SourceError(f"source.factory={config.factory} returned no dataset: {error}") from None

@@ -38,8 +38,8 @@ def require_pure(source: Source, indices: IndexArray) -> None:
             "for the same index: random augmentation or changing state inside __getitem__ would be frozen by whatever "
             "keeps samples in memory, and a resumed or differently divided run would not repeat it. Move it out of the "
             "dataset, to a transform of the batch keyed by batch.pick_keys; do not change stored data in place (copy "
-            "it first). Sources that are random on purpose (source.pure=false) are not served yet; "
-            "loader.check_purity=false switches this check off"
+            "it first). Of a dataset that is random on purpose, say so: source.pure=false (pure=False in Python) seeds "
+            "every sample by its pick and keeps none; loader.check_purity=false switches this check off"
         )
 
 

@@ -61,7 +61,7 @@ def test_randomness_is_named_with_index_field_and_remedies():
     text = str(caught.value)
     assert text.startswith("sample 40 is not the same when it is read again: 1 of 12 values of field 'image' differ")
     assert re.search(r"the first was 0\.\d+ and then 0\.\d+\.", text)
-    for part in ("augmentation", "frozen", "resumed", "batch.pick_keys", "source.pure=false", "are not served yet"):
+    for part in ("augmentation", "frozen", "resumed", "batch.pick_keys", "source.pure=false", "seeds every sample"):
         assert part in text
     assert "loader.check_purity=false" in text
 
