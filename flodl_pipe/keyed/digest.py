@@ -21,7 +21,7 @@ import numpy as np
 from flodl_pipe.arrays import Array, ByteArray, IndexArray, WordArray
 from flodl_pipe.keyed.absorb import GOLDEN_GAMMA, absorb, absorb_words, mix_words, spread
 
-__all__ = ["Digest", "RaggedRows", "row_hashes"]
+__all__ = ["Digest", "RaggedRows", "content_multipliers", "row_hashes", "row_states"]
 
 _MASK = (1 << 64) - 1
 _DOMAIN = 0xD16E57
@@ -107,9 +107,7 @@ def row_hashes(
     Returns:
         uint64 array of shape ``(B, 2)``.
     """
-    state = absorb_words(absorb(_DOMAIN, epoch), positions.astype(np.uint64))
-    state = absorb_words(state, samples.astype(np.uint64))
-    state = absorb_words(state, repeats.astype(np.uint64))
+    state = row_states(epoch=epoch, positions=positions, samples=samples, repeats=repeats)
     for field in fields:
         content = _content(field) if isinstance(field, np.ndarray) else _ragged_content(field)
         state = absorb_words(state, content)
@@ -117,10 +115,24 @@ def row_hashes(
     return np.stack([state, second], axis=1)
 
 
+def row_states(*, epoch: int, positions: IndexArray, samples: IndexArray, repeats: IndexArray) -> WordArray:
+    """Return what the hash of each row is before its bytes: uint64, shape ``(B,)``; see :func:`row_hashes`."""
+    state = absorb_words(absorb(_DOMAIN, epoch), positions.astype(np.uint64))
+    state = absorb_words(state, samples.astype(np.uint64))
+    return absorb_words(state, repeats.astype(np.uint64))
+
+
+def content_multipliers(num_words: int) -> WordArray:
+    """Return the odd numbers that the 64-bit words of a row are multiplied with: uint64, read-only."""
+    return _multipliers(num_words)
+
+
 def _content(field: Array) -> WordArray:
     """Return one word per row: the sum of its 64-bit words times odd constants, plus its length."""
     num_rows = len(field)
-    row_bytes = field.nbytes // num_rows if num_rows else 0
+    if not num_rows:
+        return np.empty(0, dtype=np.uint64)
+    row_bytes = field.nbytes // num_rows
     raw = field.reshape(num_rows, -1).view(np.uint8)
     num_words, rest = divmod(row_bytes, 8)
     total = np.full(num_rows, row_bytes, dtype=np.uint64)

@@ -12,7 +12,7 @@ import torch
 
 from flodl_pipe.keyed.absorb import GOLDEN_GAMMA
 
-__all__ = ["absorb_words", "philox4x32", "signed"]
+__all__ = ["absorb_words", "mix_words", "philox4x32", "signed"]
 
 
 def signed(word: int) -> int:
@@ -72,15 +72,16 @@ def absorb_words(key: int | torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     Returns:
         New int64 tensor of the same shape and device: one key per row.
     """
-    state = _mix(words ^ (signed(key) if isinstance(key, int) else key))
-    return _mix(state * _GAMMA + _ROUND)
+    state = mix_words(words ^ (signed(key) if isinstance(key, int) else key))
+    return mix_words(state * _GAMMA + _ROUND)
 
 
 def _high_half(words: torch.Tensor) -> torch.Tensor:
     return (words >> 32) & _LOW
 
 
-def _mix(words: torch.Tensor) -> torch.Tensor:
+def mix_words(words: torch.Tensor) -> torch.Tensor:
+    """Return a bijective scramble of every element: :func:`flodl_pipe.keyed.absorb.mix_words`, into a new tensor."""
     words = (words ^ _shifted(words, 30)) * _MIX_1
     words = (words ^ _shifted(words, 27)) * _MIX_2
     return words ^ _shifted(words, 31)

@@ -21,7 +21,7 @@ from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.config.proportions import quotas
 from flodl_pipe.errors import ConfigError, SourceError
-from flodl_pipe.sources.delivery import deliver_alike
+from flodl_pipe.sources.delivery import deliver_alike, delivery_of
 from flodl_pipe.sources.joined_extents import join_extents
 from flodl_pipe.sources.ordering import Drawn, Mixed, MixedPart, Ordering, Weights
 from flodl_pipe.sources.protocol import BundledSource, Fact, Fingerprint, HasArtifacts, Source
@@ -84,6 +84,7 @@ class Mixture:
         first = self._sources[0]
         self.spec = first.spec if self._alike else SampleSpec((*first.spec, Field(PART_FIELD, "uint16")))
         self.delivered = first.delivered
+        self.delivery: object = delivery_of(first) if self._alike else None
         self.thread_safe = all(part.thread_safe for part in self._sources)
         self.ordering: Ordering = self._mixed
         off = [f"part {name}: {part.tiers_off}" for name, part in bundled.items() if part.tiers_off is not None]

@@ -9,8 +9,17 @@ import numpy as np
 
 from flodl_pipe.arrays import Array
 from flodl_pipe.batch.spec import Field, SampleSpec
+from flodl_pipe.sources.protocol import CopiedField, CopiedFields
 
-__all__ = ["PAD_INPUT", "PAD_TARGET", "copy_shifted", "deliver_windows", "delivered_spec", "stored_spec"]
+__all__ = [
+    "PAD_INPUT",
+    "PAD_TARGET",
+    "copied_windows",
+    "copy_shifted",
+    "deliver_windows",
+    "delivered_spec",
+    "stored_spec",
+]
 
 PAD_INPUT, PAD_TARGET = 0, -100
 """What fills a part window; torch's cross entropy ignores the target -100."""
@@ -25,6 +34,12 @@ def stored_spec(dtype: str, seq_len: int, *, keep_tail: bool) -> SampleSpec:
 def delivered_spec(seq_len: int) -> SampleSpec:
     """Return the delivered row: ``input`` and ``target``, int64, shape ``(T,)``."""
     return SampleSpec.of(input=("int64", (seq_len,)), target=("int64", (seq_len,)))
+
+
+def copied_windows(kind: object, dtype: str) -> CopiedFields:
+    """Return what a source of whole windows says about how it delivers; ``kind`` as there, ``dtype`` the stored one."""
+    inputs, targets = CopiedField("input", 0, dtype), CopiedField("target", np.dtype(dtype).itemsize, dtype)
+    return CopiedFields(kind, (inputs, targets))
 
 
 def deliver_windows(stored: Mapping[str, Array], out: Mapping[str, Array], *, keep_tail: bool) -> None:

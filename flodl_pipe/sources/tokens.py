@@ -22,7 +22,7 @@ from flodl_pipe.sources.documents import Documents
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.ordering import Drawn, Ordering
 from flodl_pipe.sources.protocol import Extents, Fact, Fingerprint
-from flodl_pipe.sources.shifted import deliver_windows, delivered_spec, stored_spec
+from flodl_pipe.sources.shifted import copied_windows, deliver_windows, delivered_spec, stored_spec
 from flodl_pipe.sources.token_extents import TokenExtents
 from flodl_pipe.sources.token_files import list_token_files, named
 from flodl_pipe.sources.token_formats import ShardTable, read_shard_table, token_count
@@ -106,7 +106,8 @@ class TokenShards:
             self.ordering = Drawn(len(Windows(table.tokens, seq_len, seq_len, keep_tail=False)))
         self.tiers_off: str | None = None
         self.held_bytes = 0
-        self.delivery: object = ("tokens", tail, documents)
+        kind = ("tokens", tail, documents)
+        self.delivery: object = kind if tail == "keep" or documents else copied_windows(kind, table.dtype)
         self.extents: Extents | None = (
             None if tail == "keep" else TokenExtents(joined, self._windows, table.dtype, self._check)
         )
