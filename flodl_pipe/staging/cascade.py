@@ -43,7 +43,7 @@ class Cascade:
     """Tiers and the source behind them. Thread-safe.
 
     Args:
-        source: The samples; for a ragged source see :class:`flodl_pipe.staging.ragged_cascade.RaggedCascade`.
+        source: The samples; for a ragged source see :mod:`flodl_pipe.staging.ragged_cascade`.
         tiers: Asked in this order.
         read_lock: Held around each read of a source that is not thread-safe.
     """

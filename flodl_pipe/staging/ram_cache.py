@@ -9,7 +9,6 @@ boundary; samples that are ranked by how often they are drawn follow those of th
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, final
@@ -19,18 +18,14 @@ import numpy as np
 from flodl_pipe.arrays import Array, BoolArray, IndexArray
 from flodl_pipe.memory.probe import HostMemory, probe_host
 from flodl_pipe.sources.protocol import BundledSource, Extents, Source
+from flodl_pipe.staging.filling import FILL_CHUNK_BYTES, fill_ahead
 from flodl_pipe.staging.growth import Growth
 from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.staging.ram_extents import ExtentArena, run_bytes
 from flodl_pipe.staging.ram_rows import RowArena
 from flodl_pipe.staging.ranking import Ranking, StorageOrder
 
-__all__ = ["FILL_CHUNK_BYTES", "RamCache", "RankRange", "rows_fitting"]
-
-_log = logging.getLogger("flodl_pipe")
-
-FILL_CHUNK_BYTES = 4 << 20
-"""Large enough for sequential disk speed, small enough that a batch waiting for the same disk goes soon."""
+__all__ = ["RamCache", "RankRange", "rows_fitting"]
 
 _MAX_CHUNK_ROWS = 65_536
 # Rows are gathered a third faster than windows that lie anywhere, and can be taken in one by one. Bytes must save more
@@ -92,6 +87,11 @@ class RamCache:
         read_lock: Held around each read of the source that fills ahead.
         probe: Looks at the machine's memory.
 
+    Attributes:
+        first_rank: First rank of the range.
+        num_ranks: How many ranks.
+        num_bytes: What it takes when it is full.
+
     Raises:
         StagingError: if the system refuses the address space.
         ValueError: if the ranks are not all of the source.
@@ -120,6 +120,7 @@ class RamCache:
         self._rows = None
         if self._extents is None:
             self._rows = RowArena(source.spec, ranking, first_rank=first_rank, num_ranks=num_ranks, growth=self._growth)
+        self.first_rank = first_rank
         self.num_ranks = num_ranks
         self.num_bytes = self._extents.num_bytes if self._extents else self._rows.num_bytes if self._rows else 0
         self._num_filled_ranks = 0
@@ -183,11 +184,7 @@ class RamCache:
             yields: Called after each chunk, for readers to go first.
         """
         with self._filling:
-            try:
-                while not stop() and self._load(chunk_bytes):
-                    yields()
-            except Exception as error:  # noqa: BLE001 - the reader that meets it again raises it in the loop
-                _log.info("the %s is not filled ahead any further: reading ahead failed (%s)", _NAME, error)
+            fill_ahead(_NAME, self._load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
 
     def count(self) -> TierCount:
         """Return what was asked of it so far."""

@@ -99,8 +99,8 @@ class Stamped:
 
 
 def raw(array: Any) -> Any:
-    """Return the bytes of an array, row by row."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), -1)
+    """Return the bytes of an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def marked(spec: SampleSpec, num_rows: int) -> dict[str, Any]:
