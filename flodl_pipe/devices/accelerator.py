@@ -26,7 +26,14 @@ import torch
 from flodl_pipe.arrays import ByteArray
 from flodl_pipe.devices.clock import NO_CLOCK, Clock
 from flodl_pipe.devices.protocol import DeviceMemory, Event, Stream
-from flodl_pipe.devices.torch_memory import empty_host_cache, out_of_memory, page_locked, unused_bytes
+from flodl_pipe.devices.torch_memory import (
+    allowed_bytes,
+    driver_memory,
+    empty_host_cache,
+    out_of_memory,
+    page_locked,
+    unused_bytes,
+)
 from flodl_pipe.errors import DeviceMemoryError, StagingError
 from flodl_pipe.units import format_bytes
 
@@ -69,15 +76,14 @@ class AcceleratorDevice:
         Free is what the driver says is free, and what torch's allocator keeps without using it. Of the latter, some
         is in pieces between blocks in use: smaller tensors find room there, but no tensor larger than the largest
         piece does, and it cannot go back to the driver. So the figure is what fits in total, not in one piece.
+
+        Where torch was told to use a part of the device only (``set_per_process_memory_fraction``), the rest is not
+        free, as far as this version of torch tells.
         """
+        free, total = driver_memory(self._module, self.torch_device)
         unused = unused_bytes(self._module, self.torch_device)
-        try:
-            free, total = self._module.mem_get_info(self.torch_device)
-        except (NotImplementedError, RuntimeError):
-            # XPU: drivers of many integrated and older GPUs do not tell. Then what others use is not known.
-            total = self._module.get_device_properties(self.torch_device).total_memory
-            free = total - self._module.memory_reserved(self.torch_device)
-        return DeviceMemory(int(total), min(int(total), int(free) + unused), self._is_shared)
+        allowed = allowed_bytes(self._module, self.torch_device, total)
+        return DeviceMemory(total, max(0, min(total, free + unused, allowed)), self._is_shared)
 
     def stream(self, name: str) -> Stream:
         """Return a new stream; torch hands out the same 32 in turn, in one process."""
@@ -123,7 +129,8 @@ class AcceleratorDevice:
         """
 
         def work() -> torch.Tensor:
-            return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_device)
+            with torch.inference_mode(mode=False):  # a tensor made in there could never be trained on outside
+                return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_device)
 
         return self._run(stream, work, f"another {format_bytes(num_bytes)}")
 

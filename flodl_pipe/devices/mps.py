@@ -80,7 +80,12 @@ class MpsDevice:
         Raises:
             DeviceMemoryError: if the device has none left.
         """
-        return self._run(lambda: torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_device))
+
+        def work() -> torch.Tensor:
+            with torch.inference_mode(mode=False):  # a tensor made in there could never be trained on outside
+                return torch.empty(num_bytes, dtype=torch.uint8, device=self.torch_device)
+
+        return self._run(work)
 
     def copy_in(self, stream: Stream, source: ByteArray, target: torch.Tensor) -> None:  # noqa: ARG002
         """Copy from host to device."""

@@ -4,7 +4,33 @@ from typing import Any
 
 import torch
 
-__all__ = ["empty_host_cache", "out_of_memory", "page_locked", "unused_bytes"]
+__all__ = ["allowed_bytes", "driver_memory", "empty_host_cache", "out_of_memory", "page_locked", "unused_bytes"]
+
+
+def driver_memory(module: Any, device: torch.device) -> tuple[int, int]:
+    """Return a device's free and total memory as its driver tells them, in bytes.
+
+    Drivers of many integrated Intel GPUs do not tell what is free. Then it is what this process left; what others use
+    is not known.
+    """
+    try:
+        free, total = module.mem_get_info(device)
+    except RuntimeError as error:
+        if "free memory" not in str(error) and "mem_get_info" not in str(error):
+            raise
+        total = module.get_device_properties(device).total_memory
+        free = total - module.memory_reserved(device)
+    return int(free), int(total)
+
+
+def allowed_bytes(module: Any, device: torch.device, total_bytes: int) -> int:
+    """Return how much more torch would give out, were the device empty otherwise.
+
+    Less than the device has where ``set_per_process_memory_fraction`` was called; older versions do not tell.
+    """
+    tell = getattr(module, "get_per_process_memory_fraction", None)
+    fraction = 1.0 if tell is None else tell(device)
+    return int(fraction * total_bytes) - int(module.memory_stats(device).get("allocated_bytes.all.current", 0))
 
 
 def unused_bytes(module: Any, device: torch.device) -> int:

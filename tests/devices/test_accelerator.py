@@ -48,6 +48,30 @@ def test_free_memory_of_a_driver_that_does_not_tell_is_what_this_process_left(fa
     assert device_of(fake).memory().free_bytes == (1 << 20) - 3000
 
 
+def test_other_errors_of_the_driver_are_not_taken_for_silence(fake, device, monkeypatch):
+    def mem_get_info(_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(fake, "mem_get_info", mem_get_info)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        device.memory()
+
+
+def test_memory_that_torch_was_told_to_leave_alone_is_not_free(fake, device, monkeypatch):
+    monkeypatch.setattr(fake, "get_per_process_memory_fraction", lambda device: 0.5, raising=False)
+    assert device.memory().free_bytes == 1 << 19
+    fake.reserved = fake.allocated = 3000
+    assert device.memory().free_bytes == (1 << 19) - 3000
+    fake.others = (1 << 20) - 5000
+    assert device.memory().free_bytes == 2000
+
+
+def test_memory_allocated_in_inference_mode_can_be_trained_on_outside(device):
+    with torch.inference_mode():
+        tensor = device.allocate(16, device.stream("transfer"))
+    assert not tensor.is_inference()
+
+
 @pytest.mark.parametrize(
     ("properties", "shared"),
     [({}, False), ({"is_integrated": 0}, False), ({"is_integrated": 1}, True), ({"is_integrated_gpu": True}, True)],

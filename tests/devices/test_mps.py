@@ -27,6 +27,11 @@ def test_it_has_no_streams_and_pins_nothing(device, recwarn):
     assert not recwarn
 
 
+def test_memory_allocated_in_inference_mode_can_be_trained_on_outside(device):
+    with torch.inference_mode():
+        assert not device.allocate(16, device.stream("transfer")).is_inference()
+
+
 def test_its_memory_is_the_hosts(device):
     memory = device.memory()
     assert (memory.total_bytes, memory.free_bytes, memory.is_shared) == (1000, 700, True)

@@ -3,11 +3,11 @@
 Under torch's CUDA sanitizer (see README.md) every thread's work is looked at, not only the main thread's.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.gpu.found import find
 from tests.gpu.sanitized import look_at_every_thread
 
 HERE = Path(__file__).parent
@@ -16,16 +16,6 @@ HERE = Path(__file__).parent
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: runs on a real accelerator, and is skipped without one")
     look_at_every_thread()
-
-
-def find():
-    """Return the accelerator, or why there is none."""
-    from flodl_pipe.devices.choose import KINDS, find_device
-
-    device = find_device(os.environ.get("FLODL_TEST_DEVICE", "auto"), simulated=lambda: None)
-    if device is None:
-        return None, "no accelerator: " + "; ".join(kind.why_none() for kind in KINDS if not kind.count())
-    return device, ""
 
 
 def pytest_collection_modifyitems(items):

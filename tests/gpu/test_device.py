@@ -11,8 +11,15 @@ import torch
 
 from flodl_pipe.devices.choose import find_device
 from flodl_pipe.errors import DeviceMemoryError, LoaderError
+from tests.contract.devices import DeviceContract
+from tests.gpu.found import find
 
 MIB = 1 << 20
+
+
+class TestTheContract(DeviceContract):
+    def make_device(self):
+        return find()[0]
 
 
 def seconds(device, work):
