@@ -25,6 +25,7 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.errors import ConfigError, StagingError
+from flodl_pipe.staging.read_ahead import ReadAhead
 from flodl_pipe.storage.queued import QUEUE_ROWS, queue_supported, read_runs
 from flodl_pipe.units import format_bytes
 
@@ -94,6 +95,16 @@ class DiskFile:
             *(format_bytes(num_bytes), folder, self.pid, self.pid),
             "" if reserved else "; its space is not reserved, which this file system cannot do",
         )
+        self._ahead: ReadAhead | None = None
+        try:
+            self._ahead = ReadAhead(self.descriptor, num_bytes) if num_bytes else None
+        except OSError as error:
+            _log.warning(
+                "disk stage: rows that are not in the page cache are read one after the other, which is slower: the "
+                "system refuses to be told of them ahead (%s); it takes Linux 5.10, and address space as large as the "
+                "file (ulimit -v)",
+                error.strerror,
+            )
         if not self._queued:
             _log.warning(
                 "disk stage: rows are read one by one, which is slower: the system has no read queue for this process; "
@@ -111,6 +122,8 @@ class DiskFile:
             OSError: if a run cannot be read in full.
         """
         run_bytes = 8 * out.shape[1]
+        if self._ahead is not None and len(offsets) > 1:
+            self._ahead.hint(offsets, run_bytes)
         if not self._queued:
             self._read_each(offsets, out)
             return
