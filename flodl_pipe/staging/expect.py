@@ -140,7 +140,7 @@ def expect_epochs(work: Workload, tiers: Tiers, num_epochs: int, *, on_device: b
             one.epoch(epoch) for one in ranges
         )
         source = max(0.0, work.epoch_rows - pool - ram - disk)
-        link = work.epoch_rows - pool + pool_fill if on_device else 0.0
+        link_bytes = (work.epoch_rows - pool) * work.row_bytes + pool_fill if on_device else 0.0
         found.append(
             EpochWork(
                 epoch=epoch,
@@ -150,10 +150,10 @@ def expect_epochs(work: Workload, tiers: Tiers, num_epochs: int, *, on_device: b
                 disk_rows=disk,
                 source_rows=source,
                 source_bytes=source * work.row_bytes,
-                fill_bytes=(pool_fill + ram_fill + disk_fill) * work.row_bytes,
+                fill_bytes=pool_fill + ram_fill + disk_fill,
                 disk_read_bytes=disk * work.row_bytes,
                 disk_written_bytes=disk_in * work.row_bytes,
-                link_bytes=link * work.row_bytes,
+                link_bytes=link_bytes,
                 pool_admitted_rows=pool_in,
                 ram_admitted_rows=ram_in,
                 disk_admitted_rows=disk_in,

@@ -18,13 +18,26 @@ from flodl_pipe.staging.expect import (
 ROW_BYTES = 10
 
 
-def epoch_of(work, chance):
-    """Return the samples (ranks) of one epoch, row by row."""
+def picks_of(work, num_epochs, chance):
+    """Return the samples (ranks) of all epochs, row by row, shape (epochs, rows)."""
+    shape = (num_epochs, work.epoch_rows)
     if work.order == "permutation":
-        return (chance.permutation(work.num_samples * work.repeats) // work.repeats)[: work.epoch_rows]
-    weights = work.probabilities
-    chances = None if weights is None else np.asarray(weights) / np.sum(weights)
-    return chance.choice(work.num_samples, size=work.epoch_rows, p=chances)
+        picks = work.num_samples * work.repeats
+        return np.array([chance.permutation(picks)[: work.epoch_rows] // work.repeats for _ in range(num_epochs)])
+    if work.probabilities is None:
+        return chance.integers(work.num_samples, size=shape)
+    rates = np.asarray(work.probabilities) / np.sum(work.probabilities)
+    if work.order == "drawn":
+        return chance.choice(work.num_samples, size=shape, p=rates)
+    # Passes: the samples of equal rate are a part, and parts take turns in proportion.
+    samples = np.empty(shape[0] * shape[1], dtype=np.int64)
+    parts = [np.flatnonzero(rates == rate) for rate in np.unique(rates)]
+    part_of_row = chance.choice(len(parts), size=len(samples), p=[rates[part].sum() for part in parts])
+    for number, part in enumerate(parts):
+        rows = np.flatnonzero(part_of_row == number)
+        shuffles = [chance.permutation(part) for _ in range(len(rows) // len(part) + 1)]
+        samples[rows] = np.concatenate(shuffles)[: len(rows)]
+    return samples.reshape(shape)
 
 
 def run(work, tiers, num_epochs, chance):
@@ -39,9 +52,9 @@ def run(work, tiers, num_epochs, chance):
     # The batch, counted over all epochs, from which on a sample is found.
     found_from = np.full(work.num_samples, np.inf)
     num_batches = -(-work.epoch_rows // work.batch_rows)
-    told = []
+    picks, told = picks_of(work, num_epochs, chance), []
     for epoch in range(num_epochs):
-        samples = epoch_of(work, chance)
+        samples = picks[epoch]
         hits, admitted, filled = np.zeros(3), np.zeros(3), np.zeros(3)
         for batch in range(num_batches):
             for number, plan in enumerate(plans):
@@ -152,6 +165,28 @@ def test_filling_ahead_does_as_expected(fill, fill_epochs):
 def test_filling_ahead_beside_draws_does_as_expected():
     work = Workload(1000, ROW_BYTES, "drawn", epoch_rows=1000, batch_rows=10)
     compare(work, Tiers(ram=TierPlan(300, 700, "both", 1.2)), tolerance=0.015)
+
+
+@pytest.mark.parametrize("fill", ["offers", "both"])
+def test_a_mixture_in_passes_does_as_expected(fill):
+    rates = np.repeat([4.0, 1.0, 0.25], [200, 800, 1000])
+    work = Workload(2000, ROW_BYTES, "passes", epoch_rows=1000, batch_rows=20, probabilities=rates)
+    compare(work, Tiers(TierPlan(0, 500), TierPlan(500, 900, fill, 1.5)), num_epochs=4, tolerance=0.015)
+
+
+def test_windows_that_overlap_are_filled_with_fewer_bytes():
+    work = Workload(100, ROW_BYTES, "permutation", epoch_rows=100, batch_rows=10)
+    tiers = Tiers(ram=TierPlan(50, 50, "ahead", 0.5, fill_bytes=251))
+    first, second = expect_epochs(work, tiers, 2, on_device=False)
+    assert (first.fill_bytes, second.fill_bytes) == (pytest.approx(251), 0)
+
+
+@pytest.mark.parametrize("fill", ["ahead", "both"])
+def test_weighted_draws_beside_a_fill_do_as_expected(fill):
+    """The heaviest samples come first in the fill too; those that are never drawn are read all the same."""
+    weights = np.concatenate([1 / np.arange(1, 1501), np.zeros(500)])
+    work = Workload(2000, ROW_BYTES, "drawn", epoch_rows=2000, batch_rows=20, probabilities=weights)
+    compare(work, Tiers(ram=TierPlan(100, 1900, fill, 1.3)), tolerance=0.015)
 
 
 def test_a_set_that_is_put_on_the_device_first_crosses_the_link_once():
