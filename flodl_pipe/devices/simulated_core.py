@@ -156,7 +156,7 @@ class SimulatedCore:
         if block.ranges.is_ordered(stream.known):
             # Else another stream may still work on it, and this one may still be told to wait for that.
             block.ranges = RangeMap(self.host)
-            if stream.is_idle:
+            if stream.is_idle or block.lease == 1:
                 block.poison()
             else:
                 stream.put(block.poison)
