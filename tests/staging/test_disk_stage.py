@@ -1,5 +1,7 @@
 """A disk stage gives back the bytes it was offered, to any number of readers, and holds a range of ranks."""
 
+import contextlib
+import os
 import threading
 
 import numpy as np
@@ -7,8 +9,9 @@ import pytest
 
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError
+from flodl_pipe.staging.cascade import Cascade
 from flodl_pipe.staging.disk_stage import rows_fitting
-from tests.staging.disk_rows import SPECS, Reversed, Rows, fill, make_stage, open_descriptors, read_through
+from tests.staging.disk_rows import SPECS, Reversed, Rows, fill, make_stage, open_descriptors, overwrite, read_through
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -166,3 +169,68 @@ def test_closing_gives_back_the_descriptor_and_leaves_misses(tmp_path):
         before = before or open_descriptors()
         assert open_descriptors() == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_is_there_only_when_its_bytes_are(tmp_path, monkeypatch):
+    source = Rows(SPECS["words"], 40)
+    stage = make_stage(source, tmp_path)
+    write, inside, go_on, written = os.pwrite, threading.Event(), threading.Event(), []
+
+    def slow(descriptor, content, offset):
+        written.append(len(content))
+        if len(written) == 1:
+            inside.set()
+            assert go_on.wait(30)
+        return write(descriptor, content, offset)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    thread = threading.Thread(target=read_through, args=(stage, source, np.arange(20)))
+    thread.start()
+    assert inside.wait(30)
+    # Meanwhile they are misses, are not written a second time, and others pass by.
+    assert read_through(stage, source, np.arange(20)) == 0
+    assert read_through(stage, source, np.arange(15, 30)) == 0
+    assert read_through(stage, source, np.arange(40)) == 10
+    go_on.set()
+    thread.join(30)
+    assert written == [20 * 2056, 10 * 2056, 10 * 2056]
+    assert read_through(stage, source, np.arange(40)) == 40
+    stage.close()
+
+
+def test_closing_while_a_row_is_written_leaves_misses(tmp_path, monkeypatch, caplog):
+    source = Rows(SPECS["words"], 40)
+    stage = make_stage(source, tmp_path)
+    write = os.pwrite
+
+    def closing(descriptor, content, offset):
+        stage.close()
+        return write(descriptor, content, offset)
+
+    before = open_descriptors()
+    monkeypatch.setattr(os, "pwrite", closing)
+    assert read_through(stage, source, np.arange(20)) == 0
+    assert read_through(stage, source, np.arange(20)) == 0
+    assert open_descriptors() == before - 2  # the file, and what tells of reads ahead
+    assert caplog.text == ""
+
+
+def test_it_stands_in_a_cascade(tmp_path, caplog):
+    source = Rows(SPECS["fields"], 200)
+    stage = make_stage(source, tmp_path, first=50, count=100)
+    cascade = Cascade(source, [stage], read_lock=contextlib.nullcontext())
+    draw = np.random.default_rng(0)
+    for epoch in range(4):
+        if epoch == 3:
+            overwrite(stage, 0, bytes(16))
+        order = draw.permutation(200)
+        for first in range(0, 200, 30):
+            indices = order[first : first + 30]
+            out = source.spec.empty(len(indices))
+            cascade.read_into(indices, np.arange(len(indices)), out)
+            for name, expected in source.rows(indices).items():
+                assert out[name].tobytes() == expected.tobytes()
+        if epoch < 3:
+            assert source.num_read == 200 + 100 * epoch
+    assert caplog.text.count("was switched off") == 1
+    stage.close()
