@@ -11,6 +11,7 @@ boundary; samples that are ranked by how often they are drawn follow those of th
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, final
 
 import numpy as np
@@ -22,16 +23,18 @@ from flodl_pipe.staging.filling import FILL_CHUNK_BYTES, fill_ahead
 from flodl_pipe.staging.growth import Growth
 from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.staging.ram_extents import ExtentArena, run_bytes
+from flodl_pipe.staging.ram_reading import RowReading
 from flodl_pipe.staging.ram_rows import RowArena
 from flodl_pipe.staging.ranking import Ranking, StorageOrder
 
 __all__ = ["RamCache", "RankRange", "rows_fitting"]
 
 _MAX_CHUNK_ROWS = 65_536
+# Rows that were read ahead are taken in by pieces: readers with rows to offer wait for no longer than that.
+_PIECE_BYTES = 512 << 10
 # Rows are gathered a third faster than windows that lie anywhere, and can be taken in one by one. Bytes must save more
 # than windows that share one token of many do.
 _MOST_SHARED = 0.9
-_MOST_GAPS = 1.25
 _NAME = "RAM cache"
 
 
@@ -184,7 +187,8 @@ class RamCache:
             yields: Called after each chunk, for readers to go first.
         """
         with self._filling:
-            fill_ahead(_NAME, self._load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
+            load = partial(self._load, RowReading(self._source))
+            fill_ahead(_NAME, load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
 
     def count(self) -> TierCount:
         """Return what was asked of it so far."""
@@ -203,7 +207,7 @@ class RamCache:
         """Give the memory back; later reads are misses."""
         self._extents = self._rows = None
 
-    def _load(self, chunk_bytes: int) -> bool:
+    def _load(self, reading: RowReading, chunk_bytes: int) -> bool:
         """Read one chunk; return whether there may be more."""
         extents, rows = self._extents, self._rows
         if extents is not None:
@@ -214,24 +218,25 @@ class RamCache:
         elif rows is not None and self._num_filled_ranks < self.num_ranks:
             if self._growth.stopped is not None:
                 return False
-            num_bytes = self._load_rows(rows, chunk_bytes)
+            num_bytes = self._load_rows(rows, reading, chunk_bytes)
         else:
             return False
         with self._lock:
             self._filled_bytes += num_bytes
         return True
 
-    def _load_rows(self, store: RowArena, chunk_bytes: int) -> int:
-        # Read apart and then offered: a read that fails half way must not touch rows that are held by then.
+    def _load_rows(self, store: RowArena, reading: RowReading, chunk_bytes: int) -> int:
         num_rows = max(1, min(_MAX_CHUNK_ROWS, chunk_bytes // max(1, self._row_bytes)))
         first = self._num_filled_ranks
         last = min(first + num_rows, self.num_ranks)
         missing = store.missing(first, last)
         if len(missing):
-            rows = np.arange(len(missing), dtype=np.int64)
             with self._read_lock:
-                out = _read_rows(self._source, missing, rows)
-            store.offer(missing, rows, out)
+                out = reading.read(missing)
+            rows = np.arange(len(missing), dtype=np.int64)
+            step = max(1, _PIECE_BYTES // max(1, self._row_bytes))
+            for low in range(0, len(missing), step):
+                store.offer(missing[low : low + step], rows[low : low + step], out)
         self._num_filled_ranks = last
         return len(missing) * self._row_bytes
 
@@ -243,27 +248,6 @@ def _shared_bytes(source: Source, ranking: Ranking) -> Extents | None:
         return None
     row_bytes = len(source) * source.spec.row_bytes
     return extents if extents.num_bytes <= _MOST_SHARED * row_bytes else None
-
-
-def _read_rows(source: Source, indices: IndexArray, rows: IndexArray) -> Mapping[str, Array]:
-    """Return some samples, row by row; by one read of all bytes between them where that is little more."""
-    bundled = source if isinstance(source, BundledSource) else None
-    extents = bundled.extents if bundled is not None else None
-    if extents is not None and extents.memory is None and (indices[1:] > indices[:-1]).all():
-        (field,) = source.spec.fields
-        starts = extents.starts(indices)
-        starts -= starts[0]
-        num_bytes = int(starts[-1]) + extents.row_bytes
-        if num_bytes <= _MOST_GAPS * len(indices) * extents.row_bytes:
-            joined = np.empty(num_bytes, dtype=np.uint8)
-            extents.read(int(extents.starts(indices[:1])[0]), joined)
-            if (starts == rows * extents.row_bytes).all():
-                return {field.name: joined}
-            num_starts = num_bytes - extents.row_bytes + 1
-            return {field.name: np.ndarray((num_starts,), f"V{extents.row_bytes}", joined, strides=(1,))[starts]}
-    out = bundled.buffers(len(indices)) if bundled is not None else source.spec.empty(len(indices))
-    source.read_into(indices, rows, out)
-    return out
 
 
 def _first_rank(ranking: Ranking, num_ranks: int, skip_ranks: int) -> int:

@@ -185,13 +185,11 @@ class _Arena:
         self._room = max(0, grant_bytes - self.held_bytes)
         self._ragged = {f.name: _Values(f, num_ranks, self._room) for f in source.spec if f.is_ragged}
         self._fixed: dict[str, Array] = {
-            field.name: reserve(num_ranks * field.row_bytes).view(field.dtype).reshape(num_ranks, *field.shape)
-            for field in source.spec
-            if not field.is_ragged
+            field.name: _fixed_rows(field, num_ranks) for field in source.spec if not field.is_ragged
         }
         self._fixed_bytes = sum(field.row_bytes for field in source.spec if not field.is_ragged)
         self._names = source.spec.names
-        self.is_held: ByteArray = reserve(num_ranks + 1)
+        self.is_held: ByteArray = reserve(num_ranks + 1, scattered=True)
         self.num_held = 0
         self.is_full = not num_ranks
         self._lock = threading.Lock()
@@ -240,8 +238,8 @@ class _Values:
         # Of the room each field may use all; only pages that are written are taken.
         arena = reserve(num_items * self.item_bytes)
         self._items: Array = arena.view(field.dtype).reshape(num_items, *field.shape)
-        self._begins: IndexArray = reserve(8 * num_ranks).view(np.int64)
-        self._lengths: IndexArray = reserve(8 * num_ranks).view(np.int64)
+        self._begins: IndexArray = reserve(8 * num_ranks, scattered=True).view(np.int64)
+        self._lengths: IndexArray = reserve(8 * num_ranks, scattered=True).view(np.int64)
         self._num_items = 0
 
     def append(self, places: IndexArray, rows: Ragged) -> None:
@@ -259,6 +257,11 @@ class _Values:
         items = np.arange(offsets[-1], dtype=np.int64)
         items += np.repeat(begins - offsets[:-1], lengths)
         return Ragged(self._items.take(items, axis=0), offsets)
+
+
+def _fixed_rows(field: Field, num_ranks: int) -> Array:
+    arena = reserve(num_ranks * field.row_bytes, scattered=True)
+    return arena.view(field.dtype).reshape(num_ranks, *field.shape)
 
 
 def _ragged(column: Array | Ragged) -> Ragged:

@@ -46,12 +46,12 @@ class RowArena:
         self._row_bytes = spec.row_bytes
         # Fields without bytes have nothing to keep.
         self._arenas: dict[str, Array] = {
-            field.name: reserve(num_ranks * field.row_bytes).view(f"V{field.row_bytes}")
+            field.name: reserve(num_ranks * field.row_bytes, scattered=True).view(f"V{field.row_bytes}")
             for field in spec
             if field.row_bytes
         }
         # One more than there are ranks: what is out of range is looked up there, and never held.
-        self._is_held: ByteArray = reserve(num_ranks + 1)
+        self._is_held: ByteArray = reserve(num_ranks + 1, scattered=True)
         self._lock = threading.Lock()
         self.num_bytes = num_ranks * spec.row_bytes + num_ranks + 1
         self.num_held = 0
