@@ -165,8 +165,10 @@ class SimulatedDevice:
             core.order(Operation(what, own.name, caller()), own, places)
             core.spend(own, num_read, num_written)
 
+            watch = core.watch(reads, writes)
+
             def run() -> None:
-                with as_enqueued():
+                with as_enqueued(), watch:
                     work()
 
             own.put(run)
@@ -178,7 +180,12 @@ class SimulatedDevice:
             what = f"work that reads {num_bytes(reads):,} bytes"
             core.order(Operation(what, own.name, where), own, core.places(reads, is_write=False))
             own.run_all()
-            result, num_made = in_device_memory(work(), core.holds, lambda data: core.result(data, own, where))
+            with core.watch(reads, None) as watch:
+                made = work()
+            core.order(
+                Operation(f"{what} and writes there", own.name, where), own, core.places(watch.written, is_write=True)
+            )
+            result, num_made = in_device_memory(made, core.holds, lambda data: core.result(data, own, where))
             core.spend(own, num_bytes(reads), num_made)
             return result
 

@@ -13,6 +13,7 @@ from flodl_pipe.devices.simulated_memory import Block, SimulatedMemory
 from flodl_pipe.devices.simulated_order import Known, Operation, OrderError, Place, RangeMap, check, join, note
 from flodl_pipe.devices.simulated_stream import SimulatedEvent, SimulatedStream, Timing
 from flodl_pipe.devices.simulated_tensors import array_owner, array_span, num_bytes, tensor_spans
+from flodl_pipe.devices.simulated_work import WorkWatch
 from flodl_pipe.errors import LoaderError, StagingError
 
 __all__ = ["SimulatedCore"]
@@ -185,7 +186,7 @@ class SimulatedCore:
         Raises:
             LoaderError: if it is not memory of this device.
         """
-        block = self.memory.block_at(tensor.untyped_storage().data_ptr())
+        block = self._found(tensor)
         if block is None:
             raise LoaderError(
                 f"a tensor of shape {tuple(tensor.shape)} and {tensor.dtype} is host memory, not memory of "
@@ -195,7 +196,13 @@ class SimulatedCore:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is memory of this device."""
-        return self.memory.block_at(tensor.untyped_storage().data_ptr()) is not None
+        return self._found(tensor) is not None
+
+    def watch(self, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor] | None) -> WorkWatch:
+        """Return what holds work to its declaration."""
+        read = [self.block(tensor) for tensor in reads if tensor.numel()]
+        written = None if writes is None else [self.block(tensor) for tensor in writes if tensor.numel()]
+        return WorkWatch(self._found, read, written)
 
     def places(self, tensors: Sequence[torch.Tensor], *, is_write: bool) -> Places:
         """Return what an operation touches."""
@@ -212,6 +219,9 @@ class SimulatedCore:
         begin, end = array_span(array)
         name = f"host memory at {begin:#x} ({array.nbytes:,} bytes)"
         return self._host_ranges, name, 0, array_owner(array), [(begin, end)] if array.nbytes else []
+
+    def _found(self, tensor: torch.Tensor) -> Block | None:
+        return self.memory.block_at(tensor.untyped_storage().data_ptr())
 
     def _check(self, operation: Operation, known: Known, places: Places) -> None:
         try:

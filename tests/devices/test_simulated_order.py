@@ -147,6 +147,19 @@ def test_two_streams_may_read_at_once(device, transfer):
         device.enqueue(stream, lambda out=out: out.copy_(tensor), reads=[tensor], writes=[out])
 
 
+def test_a_writer_waits_for_every_reader(device, transfer):
+    _, tensor = uploaded(device, transfer, 7)
+    ready, read = device.record(transfer), []
+    for name in ("first", "second"):
+        stream = device.stream(name)
+        device.wait(stream, ready)
+        device.copy_out(stream, tensor, np.zeros(N, np.uint8))
+        read.append(device.record(stream))
+    device.wait(transfer, read[1])
+    with pytest.raises(OrderError, match="copy_out of 4,096 bytes on stream first"):
+        device.copy_in(transfer, slab_of(device, 8), tensor)
+
+
 def test_waits_are_transitive(device, transfer):
     _, tensor = uploaded(device, transfer, 7)
     middle, last = device.stream("middle"), device.stream("last")
@@ -194,6 +207,20 @@ def test_memory_goes_to_another_stream_while_the_consumer_may_work_on_it(device,
     with pytest.raises(OrderError) as error:
         device.copy_in(transfer, slab_of(device, 8), again)
     assert_names(error, "use of 4,096 bytes on stream consumer", "copy_in of 4,096", "device.keep_for(consumer, ")
+
+
+def test_waiting_for_the_beginning_of_a_use_is_not_waiting_for_its_end(device, transfer):
+    _, tensor = uploaded(device, transfer, 7)
+    address = tensor.data_ptr()
+    device.wait(device.consumer(), device.record(transfer))
+    device.use(device.consumer(), [tensor[:10]])
+    device.wait(transfer, device.record(device.consumer()))
+    del tensor
+    again = device.allocate(N, transfer)
+    assert again.data_ptr() == address
+    device.copy_in(transfer, slab_of(device, 8, N - 10), again[10:])
+    with pytest.raises(OrderError, match=r"(?s)use of 10 bytes on stream consumer.*keep_for"):
+        device.copy_in(transfer, slab_of(device, 8), again)
 
 
 def test_memory_is_kept_for_a_stream_whose_work_is_put_off(device, transfer):
@@ -274,6 +301,41 @@ def test_host_memory_at_the_same_place_is_other_memory(device, transfer):
 def test_a_host_tensor_is_refused_as_device_memory(device, transfer):
     with pytest.raises(LoaderError, match="is host memory, not memory of simulated"):
         device.enqueue(transfer, lambda: None, reads=[torch.zeros(3)], writes=[])
+
+
+def test_work_on_what_was_not_declared_is_refused(device, transfer):
+    declared, other = device.allocate(N, transfer), device.allocate(N, transfer)
+
+    def reads():
+        declared.copy_(other[:N])
+
+    def writes():
+        torch.add(declared, 1, out=other[:N])
+
+    def writes_what_it_reads():
+        declared.view(2, -1)[0].add_(1)
+
+    for work, message, declaration in (
+        (reads, "work reads .* by aten.slice.* not declared.*reads=", {"reads": [], "writes": [declared]}),
+        (writes, "work reads .* was not declared", {"reads": [], "writes": [declared]}),
+        (writes, r"work writes \(4096,\) of device block", {"reads": [declared, other], "writes": []}),
+        (writes_what_it_reads, "work writes .* was not declared.*writes=", {"reads": [declared], "writes": []}),
+    ):
+        device.enqueue(transfer, work, **declaration)
+        with pytest.raises(LoaderError, match=message):
+            device.synchronize(device.record(transfer))
+    with pytest.raises(LoaderError, match="work reads"):
+        device.compute(transfer, lambda: torch.cat([declared, other]), reads=[declared])
+
+
+def test_results_may_be_made_in_place_and_count_as_written(device, transfer):
+    _, tensor = uploaded(device, transfer, 7)
+    same = device.compute(transfer, lambda: tensor.add_(1), reads=[tensor])
+    other = device.stream("other")
+    with pytest.raises(OrderError, match="reads 4,096 bytes and writes there on stream transfer"):
+        device.copy_out(other, same, np.zeros(N, np.uint8))
+    assert same.data_ptr() == tensor.data_ptr()
+    assert tensor.eq(8).all()
 
 
 def test_what_is_remembered_stays_bounded(device, transfer):
