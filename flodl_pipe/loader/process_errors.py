@@ -109,8 +109,8 @@ def _ending(status: int | None) -> str:
         return f"the system does not say how; {_THREAD} reads in threads"
     if status >= 0:
         return (
-            f"it ended with status {status}, while nobody had told it to; os._exit or the end of a library's does that "
-            f"in the dataset. {_THREAD} or loader.readers=0 shows where"
+            f"it ended with status {status}, while nobody had told it to; os._exit does that, in the dataset or "
+            f"what it calls. {_THREAD} or loader.readers=0 shows where"
         )
     try:
         name = signal.Signals(-status).name

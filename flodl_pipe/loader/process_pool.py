@@ -132,9 +132,11 @@ class ProcessPool:
         with self._lock:
             self._is_stopping = True
             for worker in self._workers:
+                if not worker.is_alive:
+                    continue
                 if at_once:
                     worker.process.terminate()
-                elif worker.is_alive:
+                else:
                     with contextlib.suppress(OSError):
                         worker.pipe.send(None)
         if threading.current_thread() is self._thread:  # garbage is collected anywhere

@@ -7,6 +7,7 @@ Nothing but our own memory is unpickled, and only by the processes that we start
 """
 
 import io
+import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import reduction
 from types import ModuleType
@@ -115,6 +116,11 @@ def pickle_source(source: Source) -> PickledSource:
             f"{type(source).__name__} cannot be sent to reader processes{what}: {error}. Processes get a pickled copy "
             f"of the dataset: {REMEDIES}"
         ) from error
+    if not _has_main_file() and b"__main__" in data:
+        raise LoaderError(
+            f"{type(source).__name__} needs what was typed into an interpreter or a notebook, which exists in this "
+            f"process alone, so reader processes cannot make it again: {REMEDIES}"
+        )
     ends, end = [], len(data)
     for buffer in buffers:
         begin = -(-end // _ALIGN_BYTES) * _ALIGN_BYTES
@@ -126,6 +132,12 @@ def pickle_source(source: Source) -> PickledSource:
         for buffer, (begin, end) in zip(buffers, ends, strict=True):
             mapped[begin:end] = buffer
     return PickledSource(memory, (len(data), tuple(ends)))
+
+
+def _has_main_file() -> bool:
+    """Whether another process can import the main module: it was no interpreter, notebook or ``python -c``."""
+    main = sys.modules.get("__main__")
+    return getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
 
 
 def _dump(thing: object) -> tuple[bytes, list[memoryview]]:

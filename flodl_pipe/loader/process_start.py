@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any, Literal
 
 from flodl_pipe.errors import LoaderError
@@ -38,6 +39,14 @@ def require_startable(start: ReaderStart) -> None:
         raise LoaderError(
             f"reader_start={start} does not exist on {sys.platform}; take one of "
             f"{', '.join(multiprocessing.get_all_start_methods())}"
+        )
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if start != "fork" and file is not None and getattr(main, "__spec__", None) is None and not Path(file).exists():
+        raise LoaderError(
+            f"the main script is {file}, typed into an interpreter or gone since, and a process that is started anew "
+            f"({start}) imports the main script's module first; keep it in a file, or take loader.reader_kind=thread, "
+            "or loader.reader_start=fork"
         )
     process = multiprocessing.current_process()
     if process.daemon:

@@ -1,0 +1,231 @@
+"""Reader processes end with their readers, however that goes, and leave nothing."""
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.process_readers import ProcessReaders
+from flodl_pipe.sources.adapters import adapt
+from tests.loader import process_sources as datasets
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+
+SCRIPT = """
+import os, sys, time, threading
+import numpy as np
+from flodl_pipe.loader.process_readers import ProcessReaders
+from flodl_pipe.sources.adapters import adapt
+from tests.loader import process_sources as datasets
+
+def main():
+    source = adapt(datasets.Faulty())
+    readers = ProcessReaders(source, num_processes=2, start=sys.argv[1], max_rows=10)
+    out = source.spec.empty(50)
+    readers.read_into(np.arange(50), np.arange(50), out)
+    def stuck():
+        try:
+            readers.read_into(np.array([106]), np.array([0]), out)
+        except Exception:
+            pass
+    threading.Thread(target=stuck, daemon=True).start()
+    time.sleep(0.2)
+    print(*readers.pids, flush=True)
+    if sys.argv[2] == "wait":
+        time.sleep(600)
+    if sys.argv[2] == "raise":
+        raise OSError("mine")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def make(num_processes=2, start="forkserver"):
+    source = adapt(datasets.Faulty())
+    readers = ProcessReaders(source, num_processes=num_processes, start=start, max_rows=16)
+    readers.read_into(np.arange(50), np.arange(50), source.spec.empty(50))
+    return readers
+
+
+def is_alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def require_gone(pids, seconds=2.0):
+    end = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < end, "processes are alive"
+        time.sleep(0.01)
+
+
+def resources():
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().count("flodl_pipe_processes")
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), maps, len(zombies())
+
+
+def zombies():
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if fields[0] == "Z" and int(fields[1]) == os.getpid():
+                found.append(path)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    make().close()  # the server of forks stays, by design
+    before = resources()
+    yield
+    assert resources() == before
+
+
+@pytest.mark.parametrize("start", ["forkserver", "fork", "spawn"])
+def test_closing_ends_the_processes(start):
+    readers = make(start=start)
+    pids, began_s = readers.pids, time.perf_counter()
+    assert all(map(is_alive, pids))
+    readers.close()
+    assert time.perf_counter() - began_s < 2
+    require_gone(pids, 0.1)
+    assert readers.pids == ()
+    readers.close()
+    for call in (readers.begin, lambda: readers.read_into(np.arange(1), np.arange(1), {})):
+        with pytest.raises(LoaderError, match="were closed"):
+            call()
+
+
+def test_closing_ends_a_process_that_is_stuck():
+    readers = make()
+    pids = readers.pids
+
+    def stuck():
+        with pytest.raises(LoaderError, match="were closed"):
+            readers.read_into(np.array([106]), np.array([0]), {})
+
+    thread = threading.Thread(target=stuck)
+    thread.start()
+    time.sleep(0.1)
+    began_s = time.perf_counter()
+    readers.close()
+    assert time.perf_counter() - began_s < 2
+    thread.join(1)
+    require_gone(pids, 0.1)
+
+
+def test_readers_that_nobody_holds_end():
+    pids = make().pids
+    gc.collect()
+    require_gone(pids)
+
+
+def test_a_process_that_was_killed_while_idle_leaves_nothing():
+    readers = make()
+    pids = readers.pids
+    os.kill(pids[1], signal.SIGKILL)
+    require_gone(pids[1:])
+    time.sleep(0.05)
+    assert readers.pids == pids[:1]
+    readers.begin()
+    require_gone(pids)
+    assert len(readers.pids) == 2
+    readers.close()
+
+
+def test_interrupting_again_and_again_leaves_nothing():
+    readers = make()
+    for _ in range(5):
+        readers.interrupt()
+        readers.begin()
+    readers.close()
+
+
+def test_ctrl_c_is_not_for_the_processes():
+    readers = make()
+    for pid in readers.pids:
+        os.kill(pid, signal.SIGINT)
+    out = adapt(datasets.Faulty()).spec.empty(50)
+    readers.read_into(np.arange(50), np.arange(50), out)
+    assert out["id"].tolist() == list(range(50))
+    readers.close()
+
+
+def test_a_forked_child_leaves_them_alone():
+    readers = make()
+    child = os.fork()
+    if not child:
+        status = 1
+        with contextlib.suppress(BaseException):
+            try:
+                readers.read_into(np.arange(1), np.arange(1), {})
+            except LoaderError as error:
+                readers.close()
+                status = 0 if "forked from" in str(error) else 2
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(map(is_alive, readers.pids))
+    out = adapt(datasets.Faulty()).spec.empty(50)
+    readers.read_into(np.arange(50), np.arange(50), out)
+    readers.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "start"),
+    [
+        *((how, "forkserver") for how in ("exit", "raise", "kill", "interrupt", "terminate")),
+        *(("kill", start) for start in ("spawn", "fork")),
+    ],
+)
+def test_the_end_of_the_program_is_theirs(how, start, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    waits = how in ("kill", "interrupt", "terminate")
+    # Errors go to a file: a server of forks that outlives its parent for a moment holds a pipe open.
+    with open(tmp_path / "errors", "w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(script), start, "wait" if waits else how],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        pids = list(map(int, process.stdout.readline().split()))
+        began_s = time.monotonic()
+        if how == "interrupt":
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        elif waits:
+            process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        process.wait(10)
+        assert time.monotonic() - began_s < 4
+        require_gone(pids)
+        process.stdout.close()
+        errors.seek(0)
+        text = errors.read()
+    assert len(pids) == 2
+    expected = {
+        "exit": 0,
+        "raise": 1,
+        "kill": -signal.SIGKILL,
+        "interrupt": -signal.SIGINT,
+        "terminate": -signal.SIGTERM,
+    }
+    assert process.returncode == expected[how], text
+    assert text.count("Traceback") == (how in ("raise", "interrupt")), text
