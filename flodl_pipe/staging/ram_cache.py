@@ -179,7 +179,8 @@ class RamCache:
         """Read what is missing of the range, front to back, in this thread; a second call goes on.
 
         Ends when the range is whole, when ``stop`` says so, when the machine runs short of memory (aloud, once), or at
-        a fault of the source, which the reader that meets it raises at its step.
+        a fault of the source, which the reader that meets it raises at its step. Rows that are whole are given large
+        pages at the end, those too that came by offers alone: they are gathered a fourth to a third faster then.
 
         Args:
             stop: Asked before each chunk.
@@ -189,6 +190,9 @@ class RamCache:
         with self._filling:
             load = partial(self._load, RowReading(self._source))
             fill_ahead(_NAME, load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
+            rows = self._rows
+            if rows is not None:
+                rows.join_pages(stop=stop, yields=yields)
 
     def count(self) -> TierCount:
         """Return what was asked of it so far."""

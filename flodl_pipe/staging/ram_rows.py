@@ -7,14 +7,14 @@ Shape letters: ``K`` samples asked for, ``M`` rows of the range, ``B`` rows of a
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import final
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, ByteArray, IndexArray
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.staging.arena import reserve
+from flodl_pipe.staging.arena import join_pages, reserve
 from flodl_pipe.staging.growth import Growth
 from flodl_pipe.staging.ranking import Ranking
 
@@ -55,6 +55,7 @@ class RowArena:
         self._lock = threading.Lock()
         self.num_bytes = num_ranks * spec.row_bytes + num_ranks + 1
         self.num_held = 0
+        self._is_joined = False
 
     @property
     def is_full(self) -> bool:
@@ -101,6 +102,13 @@ class RowArena:
         samples = self._ranking.samples(self._first + first, self._first + last)
         found: IndexArray = samples[self._is_held[first:last] == 0]
         return found
+
+    def join_pages(self, *, stop: Callable[[], bool], yields: Callable[[], None]) -> None:
+        """Give the rows large pages, once there is nothing more to come; later calls do nothing."""
+        if self.is_full and not self._is_joined:
+            self._is_joined = True
+            for arena in self._arenas.values():
+                join_pages(arena.view(np.uint8), stop=stop, yields=yields)
 
     def _places(self, indices: IndexArray) -> IndexArray:
         """Return the row of each sample, ``M`` for one out of range."""

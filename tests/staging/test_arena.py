@@ -1,15 +1,17 @@
 """Memory of tiers: zeroed, resident only where it was written, refused with a remedy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import StagingError
 from flodl_pipe.memory.probe import resident_set_bytes
-from flodl_pipe.staging.arena import reserve
+from flodl_pipe.staging.arena import join_pages, reserve
 from flodl_pipe.staging.ranking import StorageOrder
-from tests.contract.tiers import Stamped
-from tests.staging.caches import cache_of
+from tests.contract.tiers import Stamped, offer, read_tier
+from tests.staging.caches import after, cache_of
 
 MIB = 1 << 20
 
@@ -38,3 +40,37 @@ def test_rows_taken_in_here_and_there_take_about_their_own_size() -> None:
 def test_what_the_system_refuses_is_said_with_a_remedy() -> None:
     with pytest.raises(StagingError, match=r"no memory for a tier of .*; lower loader\.ram_max_usage"):
         reserve(1 << 62)
+
+
+def large_pages_bytes() -> int:
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_rows_that_are_whole_get_large_pages_and_stay_as_they_are() -> None:
+    source = Stamped(20_000, SampleSpec.of(x=("uint8", (3_072,))))
+    cache = cache_of(source, StorageOrder(20_000), 0, 20_000)
+    for some in np.array_split(np.random.default_rng(0).permutation(20_000), 20):
+        offer(cache, source, some)
+    assert cache.is_full
+    source.reads.clear()
+    before = large_pages_bytes()
+    cache.fill(lambda: False)
+    grown = large_pages_bytes() - before
+    assert source.reads == []
+    for some in np.array_split(np.random.default_rng(1).permutation(20_000), 20):
+        assert read_tier(cache, source, some).all()
+    if not grown:
+        pytest.skip("this kernel does not join pages")
+    assert grown > 32 * MIB
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2 * MIB - 1, 2 * MIB, 9 * MIB + 17])
+def test_joining_pages_keeps_the_bytes_and_stops_when_told(num_bytes: int) -> None:
+    memory = reserve(num_bytes, scattered=True)
+    memory[:] = np.arange(num_bytes) % 251
+    join_pages(memory, stop=after(2), yields=lambda: None)
+    join_pages(memory, stop=lambda: False, yields=lambda: None)
+    np.testing.assert_array_equal(memory, (np.arange(num_bytes) % 251).astype(np.uint8))
