@@ -59,6 +59,9 @@ class PlanJob(_Steps):
     kind: Literal["plan"] = "plan"
     """Plan."""
 
+    probe: bool = True
+    """Read up to 64 MiB, for a second at most, to say how long reading takes."""
+
 
 def _set_names(value: Any) -> Any:
     names = value if isinstance(value, list) else [value]

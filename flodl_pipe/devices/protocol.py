@@ -41,11 +41,15 @@ class DeviceMemory:
         free_bytes: What can still be allocated: what the driver says is free, and what this process's allocator keeps
             without using it.
         is_shared: Whether it is the host's own memory (an integrated device).
+        process_bytes: What this process has allocated of it, for whatever purpose; 0 where nobody tells.
+        process_peak_bytes: The most that it had allocated at one time.
     """
 
     total_bytes: int
     free_bytes: int
     is_shared: bool = False
+    process_bytes: int = 0
+    process_peak_bytes: int = 0
 
     @property
     def used_bytes(self) -> int:

@@ -15,8 +15,11 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, ResumeError
-from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.device_engine import DeviceEngine
+from flodl_pipe.loader.device_side import DeviceSide
+from flodl_pipe.loader.feed import Feed, Pass
 from flodl_pipe.loader.fill import Filler
+from flodl_pipe.loader.host_tiers import HostTiers
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
 from flodl_pipe.loader.order import may_be_made_ahead
@@ -26,17 +29,18 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
-from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.loader.upcoming import Upcoming
-from flodl_pipe.memory.ledger import process_ledger
+from flodl_pipe.memory.ledger import DISK, process_ledger
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["Engine"]
 
@@ -94,45 +98,57 @@ class Engine:
         self._read_lock: contextlib.AbstractContextManager[object] = (
             contextlib.nullcontext() if source.thread_safe else threading.Lock()
         )
-        self._resident: ResidentSet | None = None
-        needs_rows = keep_digest or outline.making.is_apart
+        self._config = config
+        needs_rows = keep_digest or outline.making.is_apart or outline.device is not None
+        self._device: DeviceEngine | None = None
         try:
-            self._ledger.take(self._owner, "source", outline.held_bytes, self.plan.share)
+            self._ledger.take(self._owner, "source", outline.held_bytes + outline.tiers.table_bytes, self.plan.share)
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
-            if self.plan.mode == "resident":
-                self._ledger.take(self._owner, "resident set", self.plan.resident_bytes, self.plan.share)
-                self._resident = ResidentSet(
-                    source,
-                    read_lock=self._read_lock,
-                    on_give_up=self._resident_given_up,
-                    needs_rows=needs_rows,
-                    skips=self._skipped is not None,
-                )
+            kept_bytes = self.plan.resident_bytes or outline.tiers.ram.num_bytes
+            self._kept = "resident set" if self.plan.resident_bytes else "RAM cache"
+            if kept_bytes:
+                self._ledger.take(self._owner, self._kept, kept_bytes, self.plan.share)
+            self._tiers = HostTiers(
+                source,
+                source,
+                outline.tiers,
+                config,
+                is_resident=self.plan.mode == "resident" and outline.device is None,
+                owner=self._owner,
+                read_lock=self._read_lock,
+                on_give_up=partial(self._ledger.release, self._owner, self._kept),
+                needs_rows=needs_rows,
+                skips=self._skipped is not None,
+            )
+            if outline.device is not None:
+                self._device = DeviceEngine(outline, config, sampling, owner=self._owner, keep_digest=keep_digest)
         except BaseException:
             self._ledger.release(self._owner)
             raise
-        self.pool = SlotPool(outline.layout, self.plan.num_slots)
+        device = self._device
+        self.pool = SlotPool(outline.layout, self.plan.num_slots, None if device is None else device.host_slab)
         self._pool_lock = threading.RLock()
-        self._room = Room(self.plan.ring_bytes, self.plan.depth, is_known=self._making.is_known)
+        host = outline.host_making
+        self._room = Room(self.plan.ring_bytes, self.plan.depth, is_known=host.is_known)
         self._filler = Filler(
             source,
             outline.layout,
-            outline.making,
-            resident=self._resident,
+            host,
+            tiers=self._tiers,
             read_lock=self._read_lock,
             step_parts=self.plan.step_parts,
             seed=sampling.seed,
-            keep_digest=keep_digest,
+            keep_digest=keep_digest and (device is None or not device.keeps_digest),
             check_purity=config.check_purity,
             skipped=self._skipped,
+            as_stored=device is not None and device.delivers,
+            plan=None if device is None else device.gather_plan,
         )
-        self._upcoming = Upcoming(
-            outline.steps, group_steps=self.plan.group_steps, draw=outline.making.draw_for(sampling.seed)
-        )
+        self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps, draw=host.draw_for(sampling.seed))
         self._pace = Pace(self.plan.num_readers)
         self._close_source = close_of(source)
         self._interrupt = partial(_interrupt, self._filler.reads, self._close_source)
-        self._reading: Reading | None = None
+        self._reading: Pass | None = None
         self._process = os.getpid()
 
     @property
@@ -143,14 +159,34 @@ class Engine:
     @property
     def mode(self) -> tuple[str, str]:
         """The mode as it is now, and why."""
-        if self._resident is not None and self._resident.given_up is not None:
-            return "streaming", f"the resident set was given up: {self._resident.given_up}"
+        if self._device is not None:
+            return self._device.side.mode
+        whole = self._tiers.whole
+        if self.plan.mode == "resident" and whole is not None and whole.given_up is not None:
+            return "streaming", f"the resident set was given up: {whole.given_up}"
         return self.plan.mode, self.plan.why
 
     @property
     def is_loaded(self) -> bool:
         """Whether the resident set is complete."""
-        return self._resident is not None and self._resident.is_ready
+        if self._device is not None:
+            return self._device.side.mode[0] == "resident" and self._device.side.is_complete
+        return self.plan.mode == "resident" and self._tiers.is_filled
+
+    @property
+    def side(self) -> DeviceSide | None:
+        """The device that batches are delivered to; None for the CPU."""
+        return None if self._device is None else self._device.side
+
+    def counts(self) -> tuple[TierCount, ...]:
+        """Return what each tier was asked for so far, in the order in which they are asked."""
+        return (*(() if self._device is None else self._device.side.counts()), *self._tiers.counts())
+
+    def traffic(self) -> Traffic:
+        """Return what was read from the source and copied to the device so far."""
+        read = self._tiers.cascade.source_count()
+        uploaded = 0 if self._device is None else self._device.upload.num_bytes
+        return Traffic(read.num_rows, read.num_bytes, uploaded)
 
     def require_global_batch(self, global_batch: int) -> None:
         """Refuse a saved global batch that this source and world cannot serve.
@@ -230,21 +266,30 @@ class Engine:
         """Return what stands in a step of an epoch; see :func:`flodl_pipe.loader.places.rows_of`."""
         return rows_of(self._order, self._steps, epoch=epoch, step=step)
 
-    def read(self, spot: Spot) -> Reading:
+    def read(self, spot: Spot) -> Pass:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         if self._bundled:
             self._bundled.check_unchanged()
-        if not self.plan.num_readers and self._resident is not None:
-            self._resident.load()  # without threads there is no background to load in
+        device = self._device
+        if device is not None:
+            device.side.epoch_starts()
+        if not self.plan.num_readers:
+            self._tiers.load()  # without threads there is no background to load in
+            if device is not None:
+                device.load(self._filler.read_stored)
         self._filler.reads.begin()
-        self._reading = Reading(
+        ahead = self._upcoming.take(self._order, spot.epoch, spot.position)
+        if device is not None and device.side.is_complete and device.is_quick:
+            self._reading = device.resident_pass(ahead)
+            return self._reading
+        inner = Reading(
             self.plan,
             self._filler,
             self.pool,
             self._pool_lock,
-            self._upcoming.take(self._order, spot.epoch, spot.position),
+            ahead,
             self._pace,
-            room=self._room if self._making.is_apart else None,
+            room=self._room if self._filler.is_apart else None,
             interrupt=self._interrupt,
             on_all_claimed=(
                 partial(self._upcoming.prepare, self._order, spot.epoch + 1)
@@ -252,16 +297,23 @@ class Engine:
                 else lambda: None
             ),
         )
+        self._reading = inner
+        if device is not None:
+            self._reading = device.wrap(
+                inner, self.pool, self._pool_lock, self._filler.read_stored, num_readers=self.plan.num_readers
+            )
         return self._reading
 
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted, by purpose."""
-        return tuple(self._ledger.grants(self._owner).items())
+        device = {} if self._device is None else self._ledger.grants(self._owner, self._device.side.device.name)
+        disk = self._ledger.grants(self._owner, DISK)
+        return tuple({**self._ledger.grants(self._owner), **disk, **device}.items())
 
     def start_resident(self) -> None:
-        """Begin to load the resident set, now that the first batch has been served."""
-        if self._resident is not None and self.plan.num_readers:
-            self._resident.start()
+        """Begin to fill memory, now that the first batch has been served."""
+        if self.plan.num_readers:
+            self._tiers.start()
 
     def close(self) -> None:
         """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
@@ -269,13 +321,11 @@ class Engine:
             return
         if self._reading is not None:
             self._reading.stop()
-        if self._resident is not None:
-            self._resident.stop()
+        self._tiers.stop()
+        if self._device is not None:
+            self._device.close()
         self._ledger.release(self._owner)
         self._close_source()
-
-    def _resident_given_up(self) -> None:
-        self._ledger.release(self._owner, "resident set")
 
 
 def close_of(source: Source) -> Callable[[], None]:

@@ -10,25 +10,27 @@ Where samples are skipped, their rows come as other rows of the step, and are ma
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import final
 
 import numpy as np
 
-from flodl_pipe.arrays import Array, BoolArray, WordArray
+from flodl_pipe.arrays import Array, BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Group
+from flodl_pipe.loader.host_tiers import HostTiers
 from flodl_pipe.loader.ledger import SkipLedger
 from flodl_pipe.loader.lookahead import Lookahead, Rows
 from flodl_pipe.loader.making import Making
+from flodl_pipe.loader.missing import MissingRows
 from flodl_pipe.loader.planes import PlaneStore
-from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import Run, SlotLayout
 from flodl_pipe.loader.stored import StoredRows, part_of
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.purity import require_pure
+from flodl_pipe.staging.pool_slabs import GatherPlan
 
 __all__ = ["Filler"]
 
@@ -43,13 +45,15 @@ class Filler:
         source: Where rows come from.
         layout: Layout of a slot.
         making: How delivered rows become batches.
-        resident: The resident set, asked first once it is ready; None when streaming.
+        tiers: What is asked before the source.
         read_lock: Held around each read of a source that is not thread-safe.
         step_parts: Parts a step is split into.
         seed: Run seed, for the keys of rows.
         keep_digest: Whether to hash the stored rows of every step.
         check_purity: Whether to read the first samples twice and compare.
         skipped: Ledger of the samples that are skipped; None: a sample that cannot be read is an error.
+        as_stored: Whether rows are delivered as they are stored, for a device to deliver.
+        plan: Plans a step whose rows a device may hold, and which are left out then; None: no device does.
 
     Attributes:
         reads: Reads the stored rows.
@@ -61,27 +65,47 @@ class Filler:
         layout: SlotLayout,
         making: Making,
         *,
-        resident: ResidentSet | None,
+        tiers: HostTiers,
         read_lock: contextlib.AbstractContextManager[object],
         step_parts: int,
         seed: int,
         keep_digest: bool,
         check_purity: bool,
         skipped: SkipLedger | None = None,
+        as_stored: bool = False,
+        plan: Callable[[IndexArray], GatherPlan] | None = None,
     ) -> None:
         self._source = source
         self._layout = layout
         self._making = making
-        self._resident = resident
+        self._resident = tiers.whole
+        self._as_stored = as_stored
         self._read_lock = read_lock
         self._step_parts = step_parts
         self._seed = seed
         self._keep_digest = keep_digest
         self._check_purity = check_purity and __debug__
-        self._stored = StoredRows(source, making.rows.names, resident=resident, read_lock=read_lock)
+        self._stored = StoredRows(
+            source,
+            making.rows.names,
+            resident=tiers.whole,
+            read_lock=read_lock,
+            cascade=None if source.spec.is_ragged else tiers.cascade,
+            as_stored=as_stored,
+        )
         self.reads = SkippingReads(self._stored, source.spec, skipped, unit=making.unit)
+        self._missing = None if plan is None else MissingRows(plan, self.reads, self._stored, layout)
         self._scratch = threading.local()
         self._parts_lock = threading.Lock()  # parts of a step are read at once
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether batches are made apart, and need no slots."""
+        return self._making.is_apart
+
+    def read_stored(self, samples: IndexArray) -> Columns:
+        """Return stored rows of some samples; valid until this thread's next call."""
+        return self._stored.read(samples)
 
     def fill(self, group: Group, part: int, ahead: Lookahead) -> None:
         """Read one part of a group and make it; what goes wrong is recorded in the group.
@@ -130,6 +154,8 @@ class Filler:
         """Make whole steps ``first .. last - 1`` of the group."""
         step_rows = len(rows.samples) // group.num_steps
         wanted = rows.part(slice(first * step_rows, last * step_rows))
+        if self._missing is not None and self._missing.fill(group, first, wanted, step_rows):
+            return
         planes, making = self._planes(wanted), self._making
         if planes is not None and making.one_pass is None:
             self._copy_steps(planes, group, first, last, rows)
@@ -177,6 +203,7 @@ class Filler:
         if planes is not None and self._making.one_pass is None:
             fields = self._layout.step_views(run, num_rows, planes.opaque)
             planes.deliver(planes.rows(wanted.samples), [view[:, here] for view in fields])
+            self._served(len(wanted.samples))
             return
         stored: Columns | None = None
         if planes is None:
@@ -202,7 +229,7 @@ class Filler:
 
     def _planes(self, rows: Rows) -> PlaneStore | None:
         """Return the resident samples field by field, where no stored rows are needed."""
-        if self._resident is None or self._keep_digest or self._making.is_apart:
+        if self._resident is None or self._keep_digest or self._as_stored or self._making.is_apart:
             return None
         planes = self._resident.planes
         return None if planes is None or self.reads.skips_any(rows.samples) else planes
@@ -211,6 +238,7 @@ class Filler:
         """Fill whole steps field by field, without stored rows in between."""
         step_rows = len(rows.samples) // group.num_steps
         taken = planes.rows(rows.samples)
+        self._served(step_rows * (last - first))
         for run, low, high, begin in _runs(group, first, last):
             views = self._layout.step_views(run, step_rows, planes.opaque)
             here = taken[low * step_rows : high * step_rows]
@@ -227,9 +255,14 @@ class Filler:
                 for array, opaque in zip(scratch.values(), stored.opaque, strict=True)
             ]
             stored.deliver(stored.rows(rows.samples), views)
+            self._served(len(rows.samples))
         else:
             self._stored.deliver(stored, scratch)
         self._making.one_pass.apply(scratch, rows.draws, out)
+
+    def _served(self, num_rows: int) -> None:
+        assert self._resident is not None
+        self._resident.served(num_rows)
 
     def _delivered(self, num_rows: int) -> dict[str, Array]:
         """Return rows of this thread's own to deliver to."""

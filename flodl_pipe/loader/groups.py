@@ -21,9 +21,11 @@ import numpy as np
 import torch
 
 from flodl_pipe.arrays import BoolArray, WordArray
+from flodl_pipe.loader.lazy_sums import LazySums
 from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.slots import Run
 from flodl_pipe.loader.stream_state import StreamState
+from flodl_pipe.staging.pool_slabs import GatherPlan
 
 __all__ = ["Group", "Made", "Part", "SequenceTable"]
 
@@ -44,8 +46,11 @@ class Group:
         valid: For each step with skipped samples, which of its rows hold samples of their own; bool, ``(rows,)``.
         hash_sums: Sum of the row hashes of each step's valid rows, uint64 of shape ``(num_steps, 2)``; zeros when no
             digest is kept.
+        plans: For each step that was filled without the rows that a device holds, how they come together there. Its
+            slot has the other rows, in their order.
         error: What went wrong, at step ``failed_step``; the steps before it are good.
         failed_step: Place in the group of the step that failed.
+        lazy_sums: Sum of the row hashes of the group's one step that a device computes; None: ``hash_sums`` has it.
         lanes: Where a stream stands after the group's one step; None for a source with an index.
     """
 
@@ -55,9 +60,11 @@ class Group:
         "first_step",
         "hash_sums",
         "lanes",
+        "lazy_sums",
         "made",
         "num_steps",
         "parts_left",
+        "plans",
         "rows",
         "runs",
         "valid",
@@ -71,10 +78,12 @@ class Group:
         self.rows: Rows | None = None
         self.made: dict[int, Made] = {}
         self.valid: dict[int, BoolArray] = {}
+        self.plans: dict[int, GatherPlan] = {}
         self.hash_sums: WordArray = np.zeros((num_steps, 2), dtype=np.uint64)
         self.error: BaseException | None = None
         self.failed_step = 0
         self.lanes: StreamState | None = None
+        self.lazy_sums: LazySums | None = None
 
     def slots(self) -> list[int]:
         """Return the slot of each step."""

@@ -16,7 +16,7 @@ from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.identity import Place, Spot, StreamIdentity
 from flodl_pipe.loader.slots import SlotPool
-from flodl_pipe.loader.statistics import Counters
+from flodl_pipe.loader.statistics import Counters, Sums
 from flodl_pipe.sampling.steps import RankStep
 
 __all__ = ["LoaderIterator"]
@@ -69,7 +69,7 @@ class LoaderIterator(Iterator[Batch]):
         self._no_repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
         # With the numbers of its rows and of those that count.
-        self._batches: deque[tuple[Batch, int, int, Spot, WordArray]] = deque()
+        self._batches: deque[tuple[Batch, int, int, Spot, WordArray | Sums]] = deque()
         self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
@@ -173,7 +173,8 @@ class LoaderIterator(Iterator[Batch]):
                 valid=None if valid is None else torch.from_numpy(valid),
                 cursor=Place(self._stream, spot),
             )
-            self._batches.append((batch, num_rows, num_valid, spot, group.hash_sums[place]))
+            hash_sum = group.hash_sums[place] if group.lazy_sums is None else group.lazy_sums
+            self._batches.append((batch, num_rows, num_valid, spot, hash_sum))
 
     def _finish(self) -> None:
         self._done = True

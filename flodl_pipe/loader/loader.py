@@ -2,11 +2,12 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, final
 
 from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import SimulatedConfig
 from flodl_pipe.config.sampling import OrderName
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.arguments import OMITTED, Omitted, grouped, split_arguments
@@ -58,12 +59,24 @@ class Loader(LoaderFacts):
         transforms: What is done to batches: a callable ``(batch, keys)``, a sequence or a dict of them; see
             :class:`flodl_pipe.Transform`.
         global_batch_on_resume: ``"keep"`` the saved global batch, or ``"scale"`` to this run's own.
-        device: ``"auto"`` or ``"cpu"``.
+        device: Where batches are delivered: ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``, ``"cpu"``, ``"simulated"``;
+            ``"auto"`` is this machine's accelerator, else the CPU.
         mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` does not, ``"auto"`` decides.
         prefetch: Steps read ahead, or ``"auto"``.
-        readers: Reader threads, or ``"auto"``; 0 reads inside ``next()``.
-        vram_max_usage: Share of device memory; no effect on a CPU.
+        readers: Reader threads (or processes), or ``"auto"``; 0 reads inside ``next()``.
+        reader_kind: ``"process"`` for datasets whose samples are made by slow Python code; the samples, not the data
+            set, must then be what is expensive.
+        reader_start: How reader processes are started; ``"fork"`` where the dataset cannot be pickled.
+        vram_max_usage: Share of device memory that may be in use; no effect on a CPU.
+        vram_pool: Whether samples that were uploaded stay on the device.
+        activation_reserve: Bytes of device memory that a training step needs beside the model (or ``"2GiB"``); None:
+            seen after the first steps.
+        gpu_ram_share: Share of host memory that an integrated GPU may take; None: what it reports.
         ram_max_usage: Share of the available host memory that this process's loaders may hold.
+        sample_cache: Whether samples stay in host memory between epochs when streaming.
+        disk_stage: Bytes (or ``"200GiB"``) of a file for samples that memory has no room for.
+        disk_stage_dir: Its folder; None: the system's for temporary files.
+        simulated: Memory and speed of the device ``"simulated"``.
         check_purity: Read eight samples of the first batch a second time, and refuse a source that gives other bytes
             then. Never done under ``python -O``.
         on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: its row is marked in
@@ -108,12 +121,21 @@ class Loader(LoaderFacts):
         labels_from: str | None = None,
         transforms: Any = None,
         global_batch_on_resume: Literal["keep", "scale"] = "keep",
-        device: Literal["auto", "cpu"] = "auto",
+        device: str = "auto",
         mode: Literal["auto", "resident", "streaming"] = "auto",
         prefetch: Literal["auto"] | int = "auto",
         readers: Literal["auto"] | int = "auto",
+        reader_kind: Literal["thread", "process"] = "thread",
+        reader_start: Literal["forkserver", "spawn", "fork"] = "forkserver",
         vram_max_usage: float = 0.90,
+        vram_pool: bool = True,
+        activation_reserve: int | str | None = None,
+        gpu_ram_share: float | None = None,
         ram_max_usage: float = 0.50,
+        sample_cache: bool = True,
+        disk_stage: int | str = 0,
+        disk_stage_dir: str | None = None,
+        simulated: SimulatedConfig | Mapping[str, Any] | None = None,
         check_purity: bool = True,
         on_error: Literal["raise", "skip"] = "raise",
         max_skipped: int = 100,
@@ -134,7 +156,11 @@ class Loader(LoaderFacts):
         context: RunContext | None = None,
     ) -> None:
         # Every keyword is a key of a section or one of its parts, under its own name.
-        given = {**locals(), "names": list(names) if isinstance(names, tuple) else names}
+        given = {
+            **locals(),
+            "names": list(names) if isinstance(names, tuple) else names,
+            "simulated": SimulatedConfig() if simulated is None else simulated,
+        }
         self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
         self._source = as_source(source, ragged=_ragged(collate, batch_size, ragged))

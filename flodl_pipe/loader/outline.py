@@ -4,12 +4,14 @@ An engine is built from its outline, and ``job=plan`` prints one, so the two can
 """
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Literal, final
 
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import SourceError
+from flodl_pipe.loader.device_plan import DevicePlan, plan_device
+from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.order import held_by, order_and_steps
@@ -17,6 +19,9 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.loader.slots import SlotLayout
+from flodl_pipe.loader.targets import target_device
+from flodl_pipe.loader.tiers import TierPlan, plan_tiers
+from flodl_pipe.loader.upload import number_bytes
 from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
@@ -42,6 +47,8 @@ class Outline:
         layout: Where each field of a step lies.
         plan: Mode, ring, readers, and what they take.
         held_bytes: What the source itself holds in memory.
+        tiers: What the tiers of the host may hold.
+        device: What may be held of a device; None where batches are delivered on the CPU.
     """
 
     source: Source
@@ -52,6 +59,13 @@ class Outline:
     layout: SlotLayout
     plan: EnginePlan
     held_bytes: int
+    tiers: TierPlan
+    device: DevicePlan | None = None
+
+    @property
+    def host_making(self) -> Making:
+        """What readers make: batches, or what a device makes batches of."""
+        return self.making if self.device is None else self.device.host.making
 
     def require_epochs(self, num_epochs: int) -> None:
         """Refuse more epochs than the source can serve; see :meth:`flodl_pipe.loader.feed.Feed.require_epochs`."""
@@ -92,7 +106,10 @@ def outline_engine(
     if not num_samples:
         raise SourceError(f"{type(source).__name__} has 0 samples, and a loader needs at least one")
     order, steps, making = order_and_steps(source, config, sampling, parts, global_batch=global_batch, context=context)
-    layout = SlotLayout(making.spec, steps.max_rows)
+    shared = target_device(config)
+    host = None if shared is None else host_side(source, making)
+    made = making if host is None else host.making
+    layout = SlotLayout(made.spec, steps.max_rows, 0 if host is None else number_bytes(steps.max_rows))
     sizes = Sizes(
         step_rows=steps.max_rows,
         num_steps=steps.num_steps(),
@@ -100,14 +117,15 @@ def outline_engine(
         slot_bytes=layout.slot_bytes,
         resident_bytes=resident_bytes(source),
         tiers_off=source.tiers_off if isinstance(source, BundledSource) else None,
-        pass_bytes=making.pass_bytes(steps.max_rows),
-        thread_safe=source.thread_safe,
+        pass_bytes=made.pass_bytes(steps.max_rows),
+        thread_safe=source.thread_safe or config.reader_kind == "process",
+        further_slots=0 if host is None else 2,
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
     held_bytes = process_ledger().held_bytes + source_bytes
     memory = probe_host()
     share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
-    knobs = Knobs(config.mode, config.prefetch, config.readers)
+    knobs = Knobs("streaming" if shared is not None else config.mode, config.prefetch, config.readers)
     plan = plan_engine(
         knobs,
         sizes,
@@ -116,11 +134,37 @@ def outline_engine(
         available_bytes=memory.available_bytes,
         num_cpus=num_cpus(),
     )
-    if making.is_apart or not steps.is_even:
+    if made.is_apart or not steps.is_even:
         # Batches that are made apart are made whole; steps of different sizes are read one by one.
         plan = replace(plan, step_parts=1)
     if not steps.is_even:
         plan = replace(plan, group_steps=1, handover_group_steps=1)
+    device = None
+    if shared is not None and host is not None:
+        device = plan_device(
+            shared,
+            host,
+            source,
+            order,
+            config,
+            step_rows=steps.max_rows,
+            num_steps=steps.num_steps(),
+            row_bytes=made.spec.row_bytes,
+            delivered_row_bytes=making.spec.row_bytes,
+            num_epochs=parts.num_epochs,
+        )
+        mode: Literal["resident", "streaming"] = "resident" if device.decision == "resident" else "streaming"
+        plan = replace(plan, mode=mode, why=device.why)
+    tiers = plan_tiers(
+        source,
+        order,
+        config,
+        mode=plan.mode if device is None else "streaming",
+        room_bytes=plan.share.num_bytes - held_bytes - plan.ring_bytes,
+        num_epochs=parts.num_epochs,
+        num_readers=plan.num_readers,
+        skips=parts.max_skipped is not None,
+    )
     return Outline(
         source=source,
         order=order,
@@ -136,4 +180,6 @@ def outline_engine(
         layout=layout,
         plan=plan,
         held_bytes=source_bytes,
+        tiers=tiers,
+        device=device,
     )

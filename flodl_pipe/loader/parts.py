@@ -30,6 +30,7 @@ class Parts:
         passes_through: Whether samples are delivered one by one, without a batch axis.
         bucket_rows: Rows of a batch of the bucketed order where a cursor says so; None: the global batch.
         max_skipped: How many samples that cannot be read are skipped, at most; None: the first one is an error.
+        num_epochs: Epochs of the run, where they are known: what would never be asked for again is not kept.
     """
 
     weights: Array | None = None
@@ -42,3 +43,4 @@ class Parts:
     passes_through: bool = False
     bucket_rows: int | None = None
     max_skipped: int | None = None
+    num_epochs: int | None = None

@@ -57,6 +57,7 @@ class Sizes:
         thread_safe: Whether several readers may read the source at once.
         tiers_off: Why no memory tier may keep samples; None where they may.
         pass_bytes: What fused transforms take in each reader, rows before them included.
+        further_slots: Groups whose slots are being copied to a device, beside those of the ring.
     """
 
     step_rows: int
@@ -67,6 +68,7 @@ class Sizes:
     thread_safe: bool
     tiers_off: str | None = None
     pass_bytes: int = 0
+    further_slots: int = 0
 
 
 @final
@@ -138,7 +140,7 @@ def plan_engine(
                 "loader.batch_size"
             )
         share = Grant(held_bytes + ring_bytes, f"the smallest ring, {depth} steps ahead; {share.reason} is less")
-    num_slots = depth + _SLOTS_WITH_THE_LOOP
+    num_slots = depth + _SLOTS_WITH_THE_LOOP + sizes.further_slots * group_steps
     mode, why = _mode(knobs, sizes, share, share.num_bytes - held_bytes - ring_bytes)
     return EnginePlan(
         mode=mode,
@@ -158,7 +160,7 @@ def plan_engine(
 def _ring_bytes(sizes: Sizes, num_readers: int, depth: int, group_steps: int, step_parts: int) -> int:
     """Return the bytes of all slots, and of each reader's rows before they are delivered."""
     scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
-    slots_bytes = (depth + _SLOTS_WITH_THE_LOOP) * sizes.slot_bytes
+    slots_bytes = (depth + _SLOTS_WITH_THE_LOOP + sizes.further_slots * group_steps) * sizes.slot_bytes
     return slots_bytes + max(1, num_readers) * (scratch_rows * sizes.stored_row_bytes + sizes.pass_bytes)
 
 

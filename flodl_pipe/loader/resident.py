@@ -23,6 +23,7 @@ from flodl_pipe.loader.stores import CHUNK_BYTES, ExtentStore, RowStore, Store
 from flodl_pipe.memory.budget import floor_bytes
 from flodl_pipe.memory.probe import probe_host
 from flodl_pipe.sources.protocol import BundledSource, Extents, Source
+from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.units import format_bytes
 
 __all__ = ["ResidentSet", "resident_bytes"]
@@ -62,6 +63,7 @@ class ResidentSet:
         on_give_up: Called once, from the loading thread, when the set was given up.
         needs_rows: Whether stored rows will be gathered from it, for digests.
         skips: Whether samples that cannot be read are skipped, so that no error will tell of them.
+        name: What it is called in words.
 
     Attributes:
         num_bytes: Bytes of the set beside what the source holds itself.
@@ -77,7 +79,12 @@ class ResidentSet:
         on_give_up: Callable[[], None],
         needs_rows: bool = False,
         skips: bool = False,
+        name: str = "resident set",
     ) -> None:
+        self.name = name
+        self._row_bytes = source.spec.row_bytes
+        self._num_hits = 0
+        self._count_lock = threading.Lock()
         self.num_bytes = resident_bytes(source)
         self._source = source
         self._read_lock = read_lock
@@ -110,8 +117,8 @@ class ResidentSet:
         """
         if self._ready.is_set() or self._stop.is_set():
             return
-        store = _store(self._source, needs_rows=self._needs_rows)
         try:
+            store = _store(self._source, needs_rows=self._needs_rows)
             for chunk in range(store.chunks()):
                 if self._stop.is_set() or (chunk % _CHUNKS_PER_PROBE == 0 and self._short_of_memory()):
                     return
@@ -130,7 +137,26 @@ class ResidentSet:
     def gather(self, indices: IndexArray) -> dict[str, Array]:
         """Return copies of the stored rows of ``K`` samples, in order; only once :attr:`is_ready`."""
         assert self._store is not None
+        self.served(len(indices))
         return self._store.gather(indices)
+
+    def served(self, num_rows: int) -> None:
+        """Note that rows came from the set."""
+        with self._count_lock:
+            self._num_hits += num_rows
+
+    def count(self) -> TierCount:
+        """Return what came from the set so far."""
+        loaded = self.num_bytes if self.is_ready else 0
+        return TierCount(
+            name=self.name,
+            num_rows=self._num_hits,
+            num_hits=self._num_hits,
+            hit_bytes=self._num_hits * self._row_bytes,
+            held_bytes=loaded,
+            filled_bytes=loaded,
+            off=self.given_up,
+        )
 
     def stop(self, *, wait: bool = True) -> None:
         """End loading; with ``wait``, return only when the thread has ended."""
@@ -156,8 +182,8 @@ class ResidentSet:
         self.given_up = why
         _log.log(
             level,
-            "the resident set of %s was given up: %s; batches are streamed from the source instead%s",
-            format_bytes(self.num_bytes),
+            "the %s of %s was given up: %s; batches are streamed from the source instead%s",
+            *(self.name, format_bytes(self.num_bytes)),
             why,
             remedy,
         )

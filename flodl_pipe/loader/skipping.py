@@ -75,6 +75,11 @@ class SkippingReads:
         """Note that reads are broken off from outside, and that their failing tells nothing about samples."""
         self._is_interrupted = True
 
+    @property
+    def skips(self) -> bool:
+        """Whether samples that cannot be read are skipped."""
+        return self._ledger is not None
+
     def skips_any(self, samples: IndexArray) -> bool:
         """Return whether one of some samples is in the ledger."""
         known = None if self._ledger is None else self._ledger.known(samples)

@@ -15,7 +15,7 @@ import contextlib
 import mmap
 import queue
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -33,6 +33,9 @@ _FIELD_ALIGN_BYTES = 64
 _SLOT_ALIGN_BYTES = 4096
 _BYTE = np.dtype(np.uint8)
 
+Memory = mmap.mmap | memoryview
+"""What a slab lies in."""
+
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -45,9 +48,10 @@ class SlotLayout:
     Args:
         spec: Delivered spec.
         max_rows: Most rows of a step, ``B``.
+        extra_bytes: Further bytes of a slot, for whoever moves it on.
     """
 
-    def __init__(self, spec: SampleSpec, max_rows: int) -> None:
+    def __init__(self, spec: SampleSpec, max_rows: int, extra_bytes: int = 0) -> None:
         self.spec = spec
         self.max_rows = max_rows
         self.offsets: list[int] = []
@@ -55,7 +59,8 @@ class SlotLayout:
         for field in spec:
             self.offsets.append(end)
             end = _round_up(end + max_rows * field.row_bytes, _FIELD_ALIGN_BYTES)
-        self.slot_bytes = _round_up(max(end, 1), _SLOT_ALIGN_BYTES)
+        self._extra = end, extra_bytes
+        self.slot_bytes = _round_up(max(end + extra_bytes, 1), _SLOT_ALIGN_BYTES)
         self._views = [
             (field.name, np.dtype(field.dtype), field.shape, offset, field.empty(1).strides)
             for field, offset in zip(spec, self.offsets, strict=True)
@@ -95,6 +100,27 @@ class SlotLayout:
             )
         return views
 
+    def single_runs(self, runs: Sequence["Run"]) -> list["Run"]:
+        """Return one run for each slot of some."""
+        return [
+            Run(run.first + place, 1, run.memory, run.offset + place * self.slot_bytes)
+            for run in runs
+            for place in range(run.num_slots)
+        ]
+
+    def field_bytes(self, run: "Run", num_rows: int) -> list[ByteArray]:
+        """Return the bytes of each field's first rows in a run of one slot, each 1-D and contiguous."""
+        begin = run.offset
+        return [
+            np.ndarray((num_rows * field.row_bytes,), _BYTE, run.memory, begin + offset)
+            for field, offset in zip(self.spec, self.offsets, strict=True)
+        ]
+
+    def extra_bytes(self, run: "Run") -> ByteArray:
+        """Return the further bytes of a run of one slot."""
+        begin, size = self._extra
+        return np.ndarray((size,), _BYTE, run.memory, run.offset + begin)
+
     def lease_views(self, lease: ByteArray, num_rows: int) -> list[Array]:
         """Return the fields of one leased slot, each of shape ``(num_rows, *field.shape)``."""
         return [np.ndarray((num_rows, *shape), dtype, lease, offset) for _, dtype, shape, offset, _ in self._views]
@@ -114,8 +140,15 @@ class Run:
 
     first: int
     num_slots: int
-    memory: mmap.mmap
+    memory: Memory
     offset: int
+
+
+def _anonymous(num_bytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError, AttributeError):  # fewer page faults where the kernel offers it
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 @final
@@ -133,12 +166,14 @@ class SlotPool:
     Args:
         layout: Layout of a slot.
         num_slots: Slots of a slab; the first slab is what the ring is granted.
+        new_slab: Gives memory for a slab; None: private anonymous memory.
     """
 
-    def __init__(self, layout: SlotLayout, num_slots: int) -> None:
+    def __init__(self, layout: SlotLayout, num_slots: int, new_slab: Callable[[int], ByteArray] | None = None) -> None:
         self.layout = layout
         self.num_slots = num_slots
-        self._slabs: list[mmap.mmap | None] = []
+        self._new_slab = new_slab
+        self._slabs: list[Memory | None] = []
         # One byte per slot, 1 when free; each slab is followed by a 0, so that a run never crosses slabs. Searching it
         # for a run of ones is one call into C.
         self._free = bytearray()
@@ -201,14 +236,13 @@ class SlotPool:
     def _map_slab(self) -> None:
         num_bytes = self.num_slots * self.layout.slot_bytes
         try:
-            memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            # No array: views of an array over an array would keep the lower one only, and a lease would end early.
+            memory = _anonymous(num_bytes) if self._new_slab is None else self._new_slab(num_bytes).data
         except (OSError, OverflowError) as error:
             raise StagingError(
                 f"the system refuses {format_bytes(num_bytes)} for {self.num_slots} batches read ahead ({error}); "
                 "lower loader.batch_size or loader.prefetch, or lift the limit on memory (ulimit -v, control group)"
             ) from error
-        with contextlib.suppress(OSError, AttributeError):  # fewer page faults where the kernel offers it
-            memory.madvise(mmap.MADV_HUGEPAGE)
         place = next((index for index, slab in enumerate(self._slabs) if slab is None), len(self._slabs))
         if place == len(self._slabs):
             self._slabs.append(None)

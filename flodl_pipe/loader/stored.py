@@ -15,6 +15,7 @@ from flodl_pipe.keyed.digest import row_hashes
 from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
+from flodl_pipe.staging.cascade import Cascade
 
 __all__ = ["StoredRows", "part_of"]
 
@@ -28,6 +29,8 @@ class StoredRows:
         names: Names of the delivered fields in a batch, in the source's order of fields.
         resident: The resident set, asked first once it is ready; None when streaming.
         read_lock: Held around each read of a source that is not thread-safe.
+        cascade: Reads rows of fixed shape: from tiers, and from the source; None: from the source alone.
+        as_stored: Whether rows are delivered as they are stored, for a device to deliver.
     """
 
     def __init__(
@@ -37,11 +40,16 @@ class StoredRows:
         *,
         resident: ResidentSet | None,
         read_lock: contextlib.AbstractContextManager[object],
+        cascade: Cascade | None = None,
+        as_stored: bool = False,
     ) -> None:
         self._source = source
         self._bundled = source if isinstance(source, BundledSource) else None
         self._ragged = source if isinstance(source, RaggedSource) and source.spec.is_ragged else None
-        self._names = list(zip(source.delivered.names, names, strict=True))
+        self._as_stored = as_stored
+        delivered = source.spec if as_stored else source.delivered
+        self._names = list(zip(delivered.names, names, strict=True))
+        self._cascade = cascade
         self._resident = resident
         self._read_lock = read_lock
         self._scratch = threading.local()
@@ -66,8 +74,12 @@ class StoredRows:
                 f"no memory for {num_rows:,} stored rows of {self._source.spec.row_bytes:,} bytes ({error}); lower "
                 "loader.batch_size, or lift the limit on memory (ulimit -v, the control group's)"
             ) from error
-        with self._read_lock:
-            self._source.read_into(indices, np.arange(num_rows, dtype=np.int64), stored)
+        rows = np.arange(num_rows, dtype=np.int64)
+        if self._cascade is not None:
+            self._cascade.read_into(indices, rows, stored)
+        else:
+            with self._read_lock:
+                self._source.read_into(indices, rows, stored)
         return dict(stored)
 
     def hashes(self, stored: Columns, epoch: int, rows: Rows) -> WordArray:
@@ -78,6 +90,10 @@ class StoredRows:
 
     def deliver(self, stored: Columns, views: Mapping[str, Array]) -> None:
         """Deliver stored rows of fixed shapes to arrays, by the names of a batch. Leading axes must agree."""
+        if self._as_stored:
+            for own, shown in self._names:
+                np.copyto(views[shown], stored[own])  # type: ignore[arg-type]
+            return
         self._source.deliver(stored, {own: views[shown] for own, shown in self._names})  # type: ignore[arg-type]
 
     def delivered(self, stored: Columns, spec: SampleSpec) -> Columns:

@@ -76,6 +76,11 @@ class WeightedOrder:
         self.tag = f"weighted {ALGORITHM} {DRAWS} samples={num_samples} picks={num_picks} weights={digest} seed={seed}"
 
     @property
+    def weights(self) -> IndexArray:
+        """Weight of each sample in whole numbers, int64, shape ``(N,)``."""
+        return np.diff(self._totals, prepend=np.int64(0))
+
+    @property
     def held_bytes(self) -> int:
         """Bytes held for the whole run."""
         return self._totals.nbytes

@@ -9,7 +9,7 @@ import yaml
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.job import DigestJob, FetchJob, RunJob, VerifyJob
 from flodl_pipe.config.keys import key_names
-from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.config.source_base import SubsetConfig
@@ -20,6 +20,7 @@ from flodl_pipe.config.source_records import RecordsConfig
 from flodl_pipe.config.source_stream import StreamConfig
 from flodl_pipe.config.source_text import TextConfig
 from flodl_pipe.config.source_tokens import DocumentsConfig, TokenShardsConfig
+from flodl_pipe.units import parse_bytes
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
 TABLES = {
@@ -37,6 +38,7 @@ TABLES = {
     "### `source.subset`": SubsetConfig,
     "### `sampling`": SamplingConfig,
     "### `loader`": LoaderConfig,
+    "### `loader.simulated`": SimulatedConfig,
     "### `reports`": ReportsConfig,
     "### `job` (options": RunJob,
     "### `job`, kind `fetch`": FetchJob,
@@ -52,7 +54,15 @@ def test_every_key_is_listed_with_its_default():
         assert set(rows) | {"kind"} == set(key_names(model)) | {"kind"}, heading
         for name, written in rows.items():
             field = model.model_fields[name]
-            assert written == "???" if field.is_required() else yaml.safe_load(written) == field.default, name
+            if field.is_required():
+                assert written == "???"
+                continue
+            default = yaml.safe_load(written)
+            if isinstance(field.default, SimulatedConfig):
+                default = SimulatedConfig(**default)
+            if isinstance(default, str) and isinstance(field.default, int):
+                default = parse_bytes(default)
+            assert default == field.default, name
 
 
 def test_the_recipe_shown_works(folder):

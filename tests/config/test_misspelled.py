@@ -9,7 +9,7 @@ import yaml
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import children, key_names
-from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.config.reports import ReportsConfig
 from flodl_pipe.config.root import Config, EngineConfig
 from flodl_pipe.config.sampling import SamplingConfig
@@ -61,6 +61,7 @@ SECTIONS = {
     "field": (RECORDS, "source.fields.x", RecordField),
     "sampling": (TOKENS, "sampling", SamplingConfig),
     "loader": (TOKENS, "loader", LoaderConfig),
+    "simulated": (TOKENS, "loader.simulated", SimulatedConfig),
     "reports": (TOKENS, "reports", ReportsConfig),
     "run": ((*TOKENS, "job=run"), "job", RunJob),
     "plan": ((*TOKENS, "job=plan"), "job", PlanJob),
@@ -76,7 +77,7 @@ def one_letter_short(key):
 
 
 def test_no_section_is_left_out():
-    found = {Config, RecordField}
+    found = {Config, RecordField, SimulatedConfig}
     for name in key_names(Config):
         found.update(children(Config, name))
     assert found == {model for _, _, model in SECTIONS.values()}

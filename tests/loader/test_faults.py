@@ -40,8 +40,8 @@ def test_the_resident_set_gives_way_to_the_same_error(way, caplog):
     ):
         with pytest.raises(OSError, match="record 3500"):
             ids(loader)
-        if loader._engine._resident._thread:
-            loader._engine._resident._thread.join()
+        if loader._engine._tiers.whole._thread:
+            loader._engine._tiers.whole._thread.join()
         assert loader.mode[0] == "streaming"
         assert "the resident set of" in caplog.text
         assert "given up: reading it failed" in caplog.text
@@ -53,7 +53,7 @@ def test_a_shortage_of_memory_ends_the_resident_set_not_the_run(monkeypatch, cap
     monkeypatch.setattr("flodl_pipe.loader.resident.floor_bytes", lambda _: 1 << 60)
     with Loader(Numbers(400), batch_size=4, mode="resident") as loader:
         expected = ids(loader)
-        loader._engine._resident._thread.join()
+        loader._engine._tiers.whole._thread.join()
         assert "is left alone" in caplog.text
         assert loader.mode[0] == "streaming"
         assert ids(loader.epoch(0)) == expected
@@ -113,7 +113,9 @@ def tokens(path):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["truncate", "half", "rewrite", "replace", "unlink"])
 def test_a_file_that_changes_while_it_is_read_is_an_error_naming_it(shard, way, fault):
-    with Loader(tokens(shard), batch_size=8, shuffle=False, mode="streaming", **way) as loader:
+    with Loader(
+        tokens(shard), batch_size=8, shuffle=False, mode="streaming", sample_cache=False, **way
+    ) as loader:
         found = []
         with pytest.raises(ChangedError, match=str(shard)):
             for number, (x, _) in enumerate(loader):

@@ -57,8 +57,8 @@ def batches(source, **options):
     with Loader(source, **options) as loader:
         if loader.plan.mode == "resident":
             loader._engine.start_resident()
-            if loader._engine._resident._thread is not None:
-                loader._engine._resident._thread.join()
+            if loader._engine._tiers.whole._thread is not None:
+                loader._engine._tiers.whole._thread.join()
         found = [
             {name: t.numpy().copy() for name, t in batch.items()} for epoch in (0, 1) for batch in loader.epoch(epoch)
         ]

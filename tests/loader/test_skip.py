@@ -132,7 +132,7 @@ def test_the_purity_check_does_not_trip(way, bad):
 def test_a_resident_set_that_meets_the_fault_is_given_up_aloud(caplog):
     with skipping(Numbers(N, bad=[40]), mode="resident", readers=2) as loader:
         run(loader, 2)
-        loader._engine._resident._thread.join()
+        loader._engine._tiers.whole._thread.join()
         assert loader.mode[0] == "streaming"
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     (given_up,) = [text for text in said if "was given up: reading it failed (record 40" in text]

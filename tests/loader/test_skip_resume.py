@@ -53,7 +53,7 @@ def test_a_listed_sample_is_skipped_even_where_it_can_be_read_again():
         with skipping(source, **way) as loader:
             loader.load_state_dict(state)
             if way["mode"] == "resident":
-                loader._engine._resident.load()
+                loader._engine._tiers.whole.load()
             same(run(loader, 2), whole)
 
 
@@ -173,8 +173,8 @@ def test_fields_kept_apart_in_memory_skip_what_is_listed(tmp_path, monkeypatch, 
             state["skipped"] = json.dumps([[sample, "listed"] for sample in sorted(listed)])
             loader.load_state_dict(state)
             if mode == "resident":
-                loader._engine._resident.load()
-                assert loader._engine._resident.planes is not None
+                loader._engine._tiers.whole.load()
+                assert loader._engine._tiers.whole.planes is not None
             found.append(run(loader))
             assert {sample for sample, _ in loader.skipped} == listed
     same(found[1], found[0])

@@ -123,8 +123,8 @@ def test_tokens_are_the_same_resident_and_streaming(shards, tail, stride):
         with Loader(source, batch_size=8, drop_last=False, keep_digest=True, **way) as loader:
             if way["mode"] == "resident" and way["readers"]:
                 loader._engine.start_resident()
-                loader._engine._resident._thread.join()
-                assert loader._engine._resident.is_ready
+                loader._engine._tiers.whole._thread.join()
+                assert loader._engine._tiers.whole.is_ready
             pairs = [(batch["input"].tolist(), batch["target"].tolist()) for batch in loader]
             return pairs, loader.statistics().digest
 

@@ -1,0 +1,119 @@
+"""The device's half of an engine: what readers leave for it to do, and the passes that do it."""
+
+import contextlib
+from collections.abc import Callable
+from typing import final
+
+from flodl_pipe.arrays import ByteArray, IndexArray
+from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.loader.device_fill import DeviceFill
+from flodl_pipe.loader.device_pass import DevicePass
+from flodl_pipe.loader.device_side import DeviceSide
+from flodl_pipe.loader.feed import Pass
+from flodl_pipe.loader.lookahead import Lookahead
+from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.resident_pass import ResidentPass
+from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.tiers import ranking_for
+from flodl_pipe.loader.upload import Finish, Upload
+from flodl_pipe.staging.pool_slabs import GatherPlan
+
+__all__ = ["DeviceEngine"]
+
+
+@final
+class DeviceEngine:
+    """What stands between an engine's readers and a loop whose batches are on a device.
+
+    Args:
+        outline: The loader on paper.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        owner: Whom the ledger grants to.
+        keep_digest: Whether to hash delivered rows.
+
+    Attributes:
+        side: What is held of the device.
+        upload: Moves steps there.
+        delivers: Whether readers leave stored rows for the device to deliver.
+        keeps_digest: Whether rows are hashed there.
+        is_quick: Whether a complete pool is gathered from without readers.
+        gather_plan: Plans a step whose rows the pool may hold; None without a pool.
+
+    Raises:
+        StagingError: if memory is refused.
+    """
+
+    def __init__(
+        self, outline: Outline, config: LoaderConfig, sampling: SamplingConfig, *, owner: int, keep_digest: bool
+    ) -> None:
+        plan = outline.device
+        assert plan is not None
+        self._alone = outline.making.parts.passes_through
+        self._spec = outline.layout.spec
+        self.delivers = plan.host.rows is not None
+        self.keeps_digest = keep_digest and self.delivers
+        ranking = None if plan.pool_off is not None else ranking_for(outline.source, outline.order)
+        self.side = DeviceSide(
+            plan,
+            self._spec,
+            ranking,
+            owner=owner,
+            vram_max_usage=config.vram_max_usage,
+            forced=config.mode == "resident",
+            activation_reserve=config.activation_reserve,
+        )
+        self._finish = Finish(
+            plan.host.rows, outline.making.rows, plan.host.chain, sampling.seed, keep_digest=self.keeps_digest
+        )
+        self.upload = Upload(self.side.device, self.side.stream, outline.layout, self._finish, self.side.pool)
+        # Samples that are skipped are found by readers only.
+        self.is_quick = outline.making.parts.max_skipped is None
+        self.gather_plan: Callable[[IndexArray], GatherPlan] | None = (
+            None if self.side.pool is None else self.side.pool.plan
+        )
+
+    def host_slab(self, num_bytes: int) -> ByteArray:
+        """Return memory for slots; see :meth:`flodl_pipe.devices.protocol.Device.host_slab`."""
+        return self.side.device.host_slab(num_bytes)
+
+    def load(self, read: Callable[[IndexArray], Columns]) -> None:
+        """Upload all that is to be resident, in this thread."""
+        fill = self._fill(read)
+        while fill is not None and self.side.fills_ahead and fill.chunk():
+            pass
+
+    def wrap(
+        self,
+        inner: Pass,
+        pool: SlotPool,
+        pool_lock: contextlib.AbstractContextManager[object],
+        read: Callable[[IndexArray], Columns],
+        *,
+        num_readers: int,
+    ) -> DevicePass:
+        """Return a pass that uploads what another one reads."""
+        return DevicePass(
+            inner,
+            self.side,
+            self.upload,
+            self._fill(read),
+            pool,
+            pool_lock,
+            alone=self._alone,
+            in_background=num_readers > 0 and self.side.device.has_streams,
+        )
+
+    def resident_pass(self, ahead: Lookahead) -> ResidentPass:
+        """Return a pass over samples that are all on the device."""
+        return ResidentPass(ahead, self.side, self._finish, self.upload)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.side.close()
+
+    def _fill(self, read: Callable[[IndexArray], Columns]) -> DeviceFill | None:
+        pool = self.side.pool
+        return None if pool is None else DeviceFill(pool, self.upload, self._spec, read)

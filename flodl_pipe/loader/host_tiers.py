@@ -1,0 +1,146 @@
+"""The tiers of the host at work: what is resident or cached in memory, the disk stage, and the thread that fills them.
+
+A set that fits into memory whole is a :class:`flodl_pipe.loader.resident.ResidentSet`, whether it is there because the
+mode is resident or because the RAM cache has room for all of it. Of a larger one the RAM cache holds a range. Either is
+filled by one background thread that starts when the loop has its first batch.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import final
+
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.loader.at_exit import join_readers
+from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.tiers import TierPlan, disk_folder
+from flodl_pipe.memory.budget import Grant
+from flodl_pipe.memory.ledger import DISK, process_ledger
+from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.staging.cascade import Cascade
+from flodl_pipe.staging.disk_stage import DiskStage
+from flodl_pipe.staging.protocol import Tier, TierCount
+from flodl_pipe.staging.ram_cache import RamCache
+
+__all__ = ["HostTiers"]
+
+_log = logging.getLogger("flodl_pipe")
+
+
+@final
+class HostTiers:
+    """What stands between readers and a source.
+
+    Args:
+        source: The samples.
+        reads: What the source's samples are read by: itself, or processes that read it.
+        plan: What each tier may hold.
+        config: Section ``loader``.
+        is_resident: Whether the whole set is to be in memory because the mode is resident.
+        owner: Whom the ledger grants to.
+        read_lock: Held around each read of a source that is not thread-safe.
+        on_give_up: Called once when a whole set was given up.
+        needs_rows: Whether stored rows will be gathered from it.
+        skips: Whether samples that cannot be read are skipped.
+
+    Raises:
+        StagingError: if disk or memory is refused.
+        ConfigError: if the folder of the disk stage cannot serve.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        reads: Source,
+        plan: TierPlan,
+        config: LoaderConfig,
+        *,
+        is_resident: bool,
+        owner: int,
+        read_lock: contextlib.AbstractContextManager[object],
+        on_give_up: Callable[[], None],
+        needs_rows: bool,
+        skips: bool,
+    ) -> None:
+        self._source = source
+        self._is_resident = is_resident
+        self.whole: ResidentSet | None = None
+        self._cache: RamCache | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if is_resident or plan.ram.in_one:
+            self.whole = ResidentSet(
+                source,
+                read_lock=read_lock,
+                on_give_up=on_give_up,
+                needs_rows=needs_rows,
+                skips=skips,
+                name="resident set" if is_resident else "RAM cache",
+            )
+        tiers: list[Tier] = []
+        if plan.ram.num_rows and self.whole is None:
+            self._cache = RamCache(
+                source,
+                plan.ranking,
+                first_rank=plan.ram.first_rank,
+                num_ranks=plan.ram.num_rows,
+                read_lock=read_lock,
+            )
+            tiers.append(self._cache)
+        if plan.disk.num_rows:
+            tiers.append(_disk_stage(source, plan, config, owner))
+        self.cascade = Cascade(reads, tiers, read_lock=read_lock)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether every sample, or all that the RAM cache may hold, is in memory."""
+        if self.whole is not None:
+            return self.whole.is_ready
+        return self._cache is not None and self._cache.is_full
+
+    def start(self) -> None:
+        """Begin to fill memory in the background; later calls do nothing."""
+        if self.whole is not None:
+            self.whole.start()
+        elif self._cache is not None and self._thread is None and not isinstance(self._source, UserSource):
+            # Samples of a user's dataset are taken in as they are read: reading them twice may cost the user dearly.
+            self._thread = threading.Thread(target=self._fill, name="flodl_pipe-fill", daemon=True)
+            self._thread.start()
+
+    def load(self) -> None:
+        """Load what is resident in this thread, and what the source holds anyway."""
+        if self.whole is not None and (self._is_resident or not self.whole.num_bytes):
+            self.whole.load()
+
+    def counts(self) -> tuple[TierCount, ...]:
+        """Return what each tier was asked for and did, in the order in which they are asked."""
+        whole = () if self.whole is None else (self.whole.count(),)
+        return (*whole, *self.cascade.tier_counts())
+
+    def stop(self) -> None:
+        """End filling, and give everything back."""
+        self._stop.set()
+        if self.whole is not None:
+            self.whole.stop()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            join_readers([thread], self._source.close if isinstance(self._source, BundledSource) else lambda: None)
+        self.cascade.close()
+
+    def _fill(self) -> None:
+        assert self._cache is not None
+        self._cache.fill(self._stop.is_set)
+
+
+def _disk_stage(source: Source, plan: TierPlan, config: LoaderConfig, owner: int) -> DiskStage:
+    disk = plan.disk
+    if disk.warning is not None:
+        _log.warning("%s", disk.warning)
+    stage = DiskStage(
+        source, plan.ranking, folder=disk_folder(config), first_rank=disk.first_rank, num_ranks=disk.num_rows
+    )
+    # The file's space is reserved by now: what the disk has is its own account of it.
+    process_ledger().take(owner, "disk stage", stage.num_bytes, Grant(1 << 62, "what the disk has"), account=DISK)
+    return stage

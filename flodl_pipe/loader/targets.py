@@ -1,0 +1,98 @@
+"""Devices of this process: each exists once, however many loaders deliver to it.
+
+Loaders for training and validation share a device and its memory, so they must see one account of it; a simulated
+device is shared by all loaders that describe the same one.
+"""
+
+import os
+import threading
+import weakref
+from typing import Protocol, final
+
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.devices.choose import find_device
+from flodl_pipe.devices.protocol import Device
+from flodl_pipe.devices.simulated import SimulatedDevice
+
+__all__ = ["Holder", "SharedDevice", "target_device"]
+
+
+class Holder(Protocol):
+    """Something that holds memory of a device."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes that it holds now."""
+        ...
+
+
+@final
+class SharedDevice:
+    """A device, and who holds memory of it.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._lock = threading.Lock()
+        self._holders: list[weakref.ref[Holder]] = []
+
+    def add(self, holder: Holder) -> None:
+        """Count what a holder holds from now on, as long as it exists."""
+        with self._lock:
+            self._holders = [other for other in self._holders if other() is not None]
+            self._holders.append(weakref.ref(holder))
+
+    def remove(self, holder: Holder) -> None:
+        """Stop counting what a holder holds."""
+        with self._lock:
+            self._holders = [other for other in self._holders if other() not in (None, holder)]
+
+    def held_bytes(self) -> int:
+        """Return what all holders together hold now."""
+        with self._lock:
+            holders = [other() for other in self._holders]
+        return sum(holder.device_bytes for holder in holders if holder is not None)
+
+
+_shared: dict[object, SharedDevice] = {}
+_lock = threading.Lock()
+
+
+def target_device(config: LoaderConfig) -> SharedDevice | None:
+    """Return the device that a section asks for; None for the CPU.
+
+    Raises:
+        ConfigError: if there is no such device.
+    """
+    made: list[SimulatedDevice] = []
+
+    def simulate() -> Device:
+        wanted = config.simulated
+        made.append(
+            SimulatedDevice(
+                wanted.memory_bytes, copy_bytes_per_s=float(wanted.copy_bytes_per_s), latency_s=wanted.latency_s
+            )
+        )
+        return made[0]
+
+    with _lock:
+        if config.device == "simulated" and config.simulated in _shared:
+            return _shared[config.simulated]
+        device = find_device(config.device, simulated=simulate)
+        if device is None:
+            return None
+        key: object = config.simulated if made else device.name
+        return _shared.setdefault(key, SharedDevice(device))
+
+
+def _start_anew_in_child() -> None:
+    # Threads that held the lock, and streams, did not follow the fork.
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

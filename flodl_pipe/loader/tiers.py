@@ -1,0 +1,203 @@
+"""Which tiers stand between the readers and a source, and which samples each may hold. Arithmetic only.
+
+::
+
+    ranks       0 ........................................................ N - 1
+    in storage  | device pool -->      ...      <-- disk stage |   RAM cache   |
+    by draws    | device pool | RAM cache | disk stage | ...
+
+The device pool grows from the low end. In storage order, where no sample is worth more than another, the RAM cache has
+the high end and the disk stage what lies below it, so that a pool that grows meets them as late as possible. Where some
+samples are drawn more often than others, the heaviest come first, and the tiers follow each other.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.errors import ConfigError
+from flodl_pipe.loader.resident import resident_bytes
+from flodl_pipe.memory.disk import disk_grant, memory_warning, probe_disk
+from flodl_pipe.sampling.mixture_order import MixtureOrder
+from flodl_pipe.sampling.orders import Order
+from flodl_pipe.sampling.weighted import WeightedOrder
+from flodl_pipe.sources.ordering import Mixed
+from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.staging.disk_records import RecordLayout
+from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
+from flodl_pipe.staging.ram_cache import RankRange, rows_fitting
+from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
+from flodl_pipe.units import format_bytes
+
+__all__ = ["TierPlan", "TierRange", "disk_folder", "plan_tiers", "ranking_for"]
+
+# Windows that share this much of their bytes are not worth a row each on disk.
+_MOST_OVERLAP = 1.25
+# What the disk stage knows of a row in memory: where it lies.
+_PLACE_BYTES = 8
+
+
+@final
+@dataclass(frozen=True)
+class TierRange:
+    """What one tier may hold.
+
+    Attributes:
+        first_rank: First rank.
+        num_rows: Samples; 0 where the tier is off.
+        num_bytes: What they take.
+        why: Reason for that many, or for none.
+        is_whole: Whether that is every sample.
+        warning: What to warn of: a disk that is memory.
+        in_one: Whether it is kept in one piece, as a resident set is: read front to back, and there when it is whole.
+    """
+
+    first_rank: int
+    num_rows: int
+    num_bytes: int
+    why: str
+    is_whole: bool = False
+    warning: str | None = None
+    in_one: bool = False
+
+    @classmethod
+    def off(cls, why: str) -> "TierRange":
+        """Return the range of a tier that is off."""
+        return cls(0, 0, 0, why)
+
+
+@final
+@dataclass(frozen=True)
+class TierPlan:
+    """The tiers of the host.
+
+    Attributes:
+        ranking: Ranks of the samples.
+        ram: The RAM cache.
+        disk: The disk stage.
+        table_bytes: Host memory for tables: ranks, and what the disk stage knows of its rows.
+    """
+
+    ranking: Ranking
+    ram: TierRange
+    disk: TierRange
+    table_bytes: int = 0
+
+
+def disk_folder(config: LoaderConfig) -> Path:
+    """Return the folder of the disk stage."""
+    return Path(config.disk_stage_dir or tempfile.gettempdir())
+
+
+def ranking_for(source: Source, order: Order) -> Ranking:
+    """Return which samples a tier should hold first under an order."""
+    if isinstance(order, WeightedOrder):
+        return ByWeight(order.weights)
+    ordering = source.ordering if isinstance(source, BundledSource) else None
+    if isinstance(order, MixtureOrder) and isinstance(ordering, Mixed):
+        parts, first = [], 0
+        for part, weight in zip(ordering.parts, ordering.schedule[0].weights, strict=True):
+            parts.append(RankedPart(first, part.num_samples, float(weight) / max(1, part.num_samples)))
+            first += part.num_samples
+        return ByParts(parts)
+    return StorageOrder(len(source))
+
+
+def once_only(order: Order, num_epochs: int | None) -> str | None:
+    """Return why no sample will come twice in a run, or None where it may."""
+    if num_epochs == 1 and order.num_repeats == 1:
+        return "the run has one epoch, in which no sample comes twice"
+    return None
+
+
+def plan_tiers(
+    source: Source,
+    order: Order,
+    config: LoaderConfig,
+    *,
+    mode: str,
+    room_bytes: int,
+    num_epochs: int | None,
+    num_readers: int,
+    skips: bool,
+) -> TierPlan:
+    """Decide which tiers of the host keep samples.
+
+    Args:
+        source: The samples.
+        order: Their order.
+        config: Section ``loader``.
+        mode: ``resident`` keeps all samples elsewhere.
+        room_bytes: Host memory that is left for them.
+        num_epochs: Epochs of the run, where they are known.
+        num_readers: Readers; without any there is no background to fill in.
+        skips: Whether samples that cannot be read are skipped.
+
+    Raises:
+        ConfigError: if a disk stage is asked for where no tier may keep samples.
+    """
+    num_samples = len(source)
+    off = source.tiers_off if isinstance(source, BundledSource) else None
+    if off is not None and config.disk_stage:
+        raise ConfigError.at(
+            "loader.disk_stage",
+            f"{format_bytes(config.disk_stage)}, but {off}; set disk_stage=0, or use a source that gives samples one "
+            "by one, by number",
+        )
+    if mode == "resident":
+        off = "the set is resident"
+    off = off or once_only(order, num_epochs)
+    if off is not None:
+        return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
+    set_bytes = resident_bytes(source)
+    if config.sample_cache and set_bytes <= room_bytes:
+        why = f"the whole set, {format_bytes(set_bytes)}" if set_bytes else "the source holds the whole set itself"
+        # Read front to back by a thread; rows of a dataset in Python are dear, and kept as the loop asks for them. So
+        # are those of a set that may have gaps.
+        in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
+        ram = TierRange(0, num_samples, set_bytes, why, is_whole=True, in_one=in_one)
+        if not in_one and not num_readers and _is_read_ahead_only(source):
+            ram = TierRange.off("loader.readers=0: there is no thread to fill it")
+        return TierPlan(StorageOrder(num_samples), ram, TierRange.off("the RAM cache holds the whole set"))
+    ranking = ranking_for(source, order)
+    room_bytes -= ranking.held_bytes
+    if not config.sample_cache:
+        ram = TierRange.off("loader.sample_cache=false")
+    elif not set_bytes:
+        ram = TierRange.off("the source holds the whole set itself")
+    else:
+        found = rows_fitting(source, ranking, max(0, room_bytes))
+        if not num_readers and _is_read_ahead_only(source) and isinstance(ranking, StorageOrder):
+            found = RankRange(0, 0, 0)
+        left = format_bytes(max(0, room_bytes))
+        why = f"{left} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
+        ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
+    disk = _disk(source, ranking, config, ram)
+    return TierPlan(ranking, ram, disk, ranking.held_bytes + disk.num_rows * _PLACE_BYTES)
+
+
+def _is_read_ahead_only(source: Source) -> bool:
+    """Return whether a RAM cache keeps runs of bytes, which only a thread can fill."""
+    return isinstance(source, BundledSource) and source.extents is not None
+
+
+def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange) -> TierRange:
+    if not config.disk_stage:
+        return TierRange.off("loader.disk_stage=0")
+    extents = source.extents if isinstance(source, BundledSource) else None
+    if extents is not None and extents.memory is not None:
+        return TierRange.off("the source holds the whole set in memory itself")
+    if extents is not None and len(source) * extents.row_bytes > _MOST_OVERLAP * extents.num_bytes:
+        return TierRange.off("its samples share their bytes, and a disk stage holds each by itself")
+    fitting = rows_on_disk(source, config.disk_stage)
+    in_order = isinstance(ranking, StorageOrder)
+    begin, end = (0, ram.first_rank if ram.num_rows else len(source)) if in_order else (ram.num_rows, len(source))
+    num_rows = min(fitting, end - begin)
+    first = end - num_rows if in_order else begin
+    num_bytes = num_rows * RecordLayout(source.spec).record_bytes
+    facts = probe_disk(disk_folder(config))
+    grant = disk_grant(config.disk_stage, facts, set_bytes=num_bytes)
+    return TierRange(first, num_rows, num_bytes, grant.reason, warning=memory_warning(facts, num_bytes))
