@@ -72,8 +72,8 @@ class _Part:
         name, mask = _MASKED.get(self.dtype, (self.dtype, 0))
         narrow = _viewed(part, _TORCH[name])
         if not mask:
-            return narrow.to(delivered, copy=True, memory_format=torch.contiguous_format).view(shape)
-        wide = narrow.to(torch.int64, copy=True, memory_format=torch.contiguous_format).bitwise_and_(mask)
+            return narrow.to(delivered, memory_format=torch.contiguous_format).view(shape)
+        wide = narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(mask)
         return wide.to(delivered).view(shape)
 
 

@@ -13,8 +13,10 @@ from flodl_pipe.loader.planes import PlaneStore, plane_store
 from flodl_pipe.sources.labelled_records import LabelledRecords
 from flodl_pipe.sources.mixture import Mixture
 from flodl_pipe.sources.ordering import Weights
+from flodl_pipe.sources.protocol import CopiedFields
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.subset import Subset
+from flodl_pipe.sources.tokens import TokenShards
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.planar import PlanarBlobs, cut_planes
 
@@ -184,3 +186,11 @@ def test_large_steps_are_shared_among_readers_from_planes_too(tmp_path):
     with Loader(source, mode="resident", **options) as loader:
         assert loader.plan.step_parts == 2
     require_same(batches(source, mode="resident", **options), batches(source, mode="streaming", **options))
+
+
+@pytest.mark.parametrize("stride", [None, 1, 9, 20])
+def test_windows_are_kept_as_they_lie_though_their_fields_are_only_copied(tmp_path, stride):
+    np.arange(300, dtype="<u2").tofile(tmp_path / "t.bin")
+    source = TokenShards.open(str(tmp_path / "t.bin"), dtype="uint16", seq_len=8, stride=stride)
+    assert isinstance(source.delivery, CopiedFields)
+    assert plane_store(source, source.extents) is None
