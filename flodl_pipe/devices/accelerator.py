@@ -27,12 +27,12 @@ from flodl_pipe.arrays import ByteArray
 from flodl_pipe.devices.clock import NO_CLOCK, Clock
 from flodl_pipe.devices.protocol import DeviceMemory, Event, Stream
 from flodl_pipe.devices.torch_memory import (
-    allowed_bytes,
+    allocator_use,
+    allowed_fraction,
     driver_memory,
     empty_host_cache,
     out_of_memory,
     page_locked,
-    unused_bytes,
 )
 from flodl_pipe.errors import DeviceMemoryError, StagingError
 from flodl_pipe.units import format_bytes
@@ -81,9 +81,15 @@ class AcceleratorDevice:
         free, as far as this version of torch tells.
         """
         free, total = driver_memory(self._module, self.torch_device)
-        unused = unused_bytes(self._module, self.torch_device)
-        allowed = allowed_bytes(self._module, self.torch_device, total)
-        return DeviceMemory(total, max(0, min(total, free + unused, allowed)), self._is_shared)
+        ours = allocator_use(self._module, self.torch_device)
+        allowed = int(allowed_fraction(self._module, self.torch_device) * total) - ours.allocated_bytes
+        return DeviceMemory(
+            total,
+            max(0, min(total, free + ours.unused_bytes, allowed)),
+            self._is_shared,
+            process_bytes=ours.allocated_bytes,
+            process_peak_bytes=ours.peak_bytes,
+        )
 
     def stream(self, name: str) -> Stream:
         """Return a new stream; torch hands out the same 32 in turn, in one process."""

@@ -40,14 +40,24 @@ class MpsDevice:
         self.name = "mps"
         self.clock: Clock = NO_CLOCK
         self._module = module
+        self._peak_bytes = 0
 
     def memory(self) -> DeviceMemory:
         """Return what Metal recommends this process to use at most, and what of it torch does not use.
 
+        torch keeps no peak here: it is the most that was in use when somebody asked.
+
         What other programs use of the same memory is not told here; the host's own figure shows it.
         """
-        total = int(self._module.recommended_max_memory())
-        return DeviceMemory(total, max(0, total - int(self._module.current_allocated_memory())), is_shared=True)
+        total, used = int(self._module.recommended_max_memory()), int(self._module.current_allocated_memory())
+        self._peak_bytes = max(self._peak_bytes, used)
+        return DeviceMemory(
+            total,
+            max(0, total - used),
+            is_shared=True,
+            process_bytes=used,
+            process_peak_bytes=self._peak_bytes,
+        )
 
     def stream(self, name: str) -> Stream:
         """Return a name for the one queue there is."""

@@ -1,10 +1,19 @@
 """What torch's own allocators hold, asked in ways that every version from 2.6 on understands."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 
-__all__ = ["allowed_bytes", "driver_memory", "empty_host_cache", "out_of_memory", "page_locked", "unused_bytes"]
+__all__ = [
+    "AllocatorUse",
+    "allocator_use",
+    "allowed_fraction",
+    "driver_memory",
+    "empty_host_cache",
+    "out_of_memory",
+    "page_locked",
+]
 
 
 def driver_memory(module: Any, device: torch.device) -> tuple[int, int]:
@@ -23,30 +32,53 @@ def driver_memory(module: Any, device: torch.device) -> tuple[int, int]:
     return int(free), int(total)
 
 
-def allowed_bytes(module: Any, device: torch.device, total_bytes: int) -> int:
-    """Return how much more torch would give out, were the device empty otherwise.
+@final
+@dataclass(frozen=True)
+class AllocatorUse:
+    """What torch's allocator of device memory has, in bytes.
 
-    Less than the device has where ``set_per_process_memory_fraction`` was called; older versions do not tell.
+    Attributes:
+        reserved_bytes: What it took from the driver.
+        allocated_bytes: What of that is in use by tensors.
+        peak_bytes: The most that was in use by tensors at one time, since it was last asked to start anew.
     """
-    tell = getattr(module, "get_per_process_memory_fraction", None)
-    fraction = 1.0 if tell is None else tell(device)
-    return int(fraction * total_bytes) - int(module.memory_stats(device).get("allocated_bytes.all.current", 0))
+
+    reserved_bytes: int
+    allocated_bytes: int
+    peak_bytes: int
+
+    @property
+    def unused_bytes(self) -> int:
+        """What it has and does not use.
+
+        It counts inactive split blocks, which are free parts of segments that are partly in use: they are of use for
+        smaller tensors only, and stay with the allocator whatever is emptied. It also counts memory of collected
+        tensors that a stream still works on, which is free a moment later.
+        """
+        return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
-def unused_bytes(module: Any, device: torch.device) -> int:
-    """Return the device memory that torch's allocator took from the driver and does not use.
-
-    It counts inactive split blocks, which are free parts of segments that are partly in use: they are of use for
-    smaller tensors only, and stay with the allocator whatever is emptied. It also counts memory of collected tensors
-    that a stream still works on, which is free a moment later.
+def allocator_use(module: Any, device: torch.device) -> AllocatorUse:
+    """Return what torch's allocator has of a device.
 
     Args:
         module: ``torch.cuda`` or ``torch.xpu``.
         device: Which device of that kind.
     """
     stats = module.memory_stats(device)  # empty before the first tensor
-    unused = stats.get("reserved_bytes.all.current", 0) - stats.get("allocated_bytes.all.current", 0)
-    return max(0, int(unused))
+
+    def figure(name: str) -> int:
+        return int(stats.get(name, 0))
+
+    return AllocatorUse(
+        figure("reserved_bytes.all.current"), figure("allocated_bytes.all.current"), figure("allocated_bytes.all.peak")
+    )
+
+
+def allowed_fraction(module: Any, device: torch.device) -> float:
+    """Return which part of a device torch was told to use at most; older versions do not tell, and 1 is returned."""
+    tell = getattr(module, "get_per_process_memory_fraction", None)
+    return 1.0 if tell is None else float(tell(device))
 
 
 def page_locked(num_bytes: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ class FakeTorch:
     def __init__(self, *, total=1 << 20, others=0, blocking=True, driver_tells=True, **properties):
         self.total, self.others, self.blocking, self.driver_tells = total, others, blocking, driver_tells
         self.properties = SimpleNamespace(total_memory=total, **properties)
-        self.reserved = self.allocated = 0
+        self.reserved = self.allocated = self.peak = 0
         self.calls = []
         self.default = FakeStream(self)
         self.local = threading.local()
@@ -80,7 +80,12 @@ class FakeTorch:
     def memory_stats(self, device):
         if not self.reserved:
             return {}
-        return {"reserved_bytes.all.current": self.reserved, "allocated_bytes.all.current": self.allocated}
+        self.peak = max(self.peak, self.allocated)
+        return {
+            "reserved_bytes.all.current": self.reserved,
+            "allocated_bytes.all.current": self.allocated,
+            "allocated_bytes.all.peak": self.peak,
+        }
 
     def empty_cache(self):
         self.reserved = self.allocated

@@ -42,6 +42,15 @@ def test_free_memory_is_the_drivers_and_what_our_allocator_does_not_use(fake, de
     assert device.memory().used_bytes == 4000  # what the allocator gave back is the driver's now
 
 
+def test_what_this_process_has_and_had_at_most_is_what_its_tensors_take(fake, device):
+    fake.others = 1000
+    for fake.reserved, fake.allocated in ((9000, 8000), (9000, 3000)):
+        memory = device.memory()
+    assert (memory.process_bytes, memory.process_peak_bytes) == (3000, 8000)
+    assert FakeTorch().memory_stats(None) == {}  # as torch's, before the first tensor
+    assert device_of(FakeTorch()).memory().process_peak_bytes == 0
+
+
 def test_free_memory_of_a_driver_that_does_not_tell_is_what_this_process_left(fake):
     fake = FakeTorch(driver_tells=False, others=1000)
     fake.reserved, fake.allocated = 5000, 3000

@@ -35,6 +35,7 @@ def test_memory_allocated_in_inference_mode_can_be_trained_on_outside(device):
 def test_its_memory_is_the_hosts(device):
     memory = device.memory()
     assert (memory.total_bytes, memory.free_bytes, memory.is_shared) == (1000, 700, True)
+    assert (memory.process_bytes, memory.process_peak_bytes) == (300, 300)
 
 
 def test_copies_are_done_when_they_return(device):

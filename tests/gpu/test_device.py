@@ -197,6 +197,9 @@ def test_free_memory_follows_what_is_allocated_and_freed(device):
     after = device.memory()
     assert before.total_bytes == after.total_bytes
     assert before.free_bytes - during.free_bytes >= 256 * MIB
+    assert during.process_bytes - before.process_bytes >= 256 * MIB
+    assert after.process_bytes == before.process_bytes
+    assert after.process_peak_bytes >= during.process_bytes
     assert after.free_bytes >= before.free_bytes - 32 * MIB  # other programs may live here too
 
 
