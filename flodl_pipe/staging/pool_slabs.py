@@ -172,6 +172,7 @@ def gather(
     Returns:
         For each stored field a new uint8 tensor of shape ``(B, row_bytes)``.
     """
+    assert len(index) == len(plan.index), f"{len(index)} numbers for a plan of {len(plan.index)}"
     found = {}
     for name, some in plan.slabs[0][0].fields.items():
         row_bytes = some.shape[1]
@@ -183,6 +184,7 @@ def gather(
                 torch.index_select(kept, 0, index[at : at + count], out=out)
                 at += count
             if len(plan.missing):
+                assert len(uploaded[name]) == len(plan.missing), "rows of another upload"  # one row would be repeated
                 rows[at:].copy_(uploaded[name])
             if not plan.is_ordered:
                 rows = _words(rows).index_select(0, index[at:]).view(torch.uint8)
@@ -205,6 +207,7 @@ def copy_in(
     Raises:
         DeviceMemoryError: if the device has no memory left for rows on their way; those before are copied then.
     """
+    assert len(index) == len(admission.index), f"{len(index)} numbers for an admission of {len(admission.index)}"
     at = 0
     for slab, count in admission.slabs:
         for name, kept in slab.fields.items():

@@ -115,7 +115,8 @@ class SamplePool:
         """Let more ranks be held.
 
         Args:
-            capacity_rows: Ranks below may be held from now on; cut to ``N``. Fewer than before change nothing.
+            capacity_rows: Ranks below may be held from now on; cut to ``N``. Fewer than before change nothing. Where it
+                ends, so does a slab: steps of less than a slab make many small ones.
             at_once: Take all memory for them now, in one piece for each field, so that a batch is one gather for each
                 field. All or nothing.
 
