@@ -176,7 +176,7 @@ class DiskStage:
         """Give the disk space back; later reads are misses."""
         file, self._file = self._file, None
         if file is not None:
-            file.give_back()
+            _give_back(file)
 
     def _fill(self, file: DiskFile, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> BoolArray:
         places = self._places_of(indices)
@@ -245,10 +245,14 @@ class DiskStage:
             "the disk stage (%s in %s) was switched off: %s; training goes on from the source. To have it back, %s",
             *(format_bytes(file.num_bytes), file.folder, why, remedy),
         )
-        try:
-            file.give_back()
-        except OSError as error:
-            _log.warning("the space of the disk stage in %s is given back at exit only (%s)", file.folder, error)
+        _give_back(file)
+
+
+def _give_back(file: DiskFile) -> None:
+    try:
+        file.give_back()
+    except OSError as error:
+        _log.warning("the space of the disk stage in %s is given back with its last user (%s)", file.folder, error)
 
 
 def _words(error: OSError | MemoryError) -> str:

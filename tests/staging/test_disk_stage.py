@@ -11,6 +11,7 @@ from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import ConfigError
 from flodl_pipe.staging.cascade import Cascade
 from flodl_pipe.staging.disk_stage import rows_fitting
+from tests.contract.tiers import TierContract
 from tests.staging.disk_rows import SPECS, Reversed, Rows, fill, make_stage, open_descriptors, overwrite, read_through
 
 
@@ -198,6 +199,28 @@ def test_a_row_is_there_only_when_its_bytes_are(tmp_path, monkeypatch):
     stage.close()
 
 
+def test_two_offers_of_a_sample_at_the_same_moment_take_one_row(tmp_path):
+    source = Rows(SPECS["words"], 10)
+    indices, out = np.arange(6), source.rows(np.arange(6))
+
+    class Meanwhile:
+        num_calls = 0
+
+        def ranks(self, indices):
+            self.num_calls += 1
+            if self.num_calls == 2:  # the first offer has found them absent, and has not taken them yet
+                stage.offer(indices[:4], np.arange(4), out)
+            return indices
+
+    stage = make_stage(source, tmp_path, ranking=Meanwhile())
+    stage.offer(indices, indices, out)
+    assert stage.count().held_bytes == 6 * 2048
+    assert read_through(stage, source, np.arange(10)) == 6
+    assert read_through(stage, source, np.arange(10)) == 10
+    assert stage.is_full
+    stage.close()
+
+
 def test_closing_while_a_row_is_written_leaves_misses(tmp_path, monkeypatch, caplog):
     source = Rows(SPECS["words"], 40)
     stage = make_stage(source, tmp_path)
@@ -234,3 +257,13 @@ def test_it_stands_in_a_cascade(tmp_path, caplog):
             assert source.num_read == 200 + 100 * epoch
     assert caplog.text.count("was switched off") == 1
     stage.close()
+
+
+class TestDiskStage(TierContract):
+    def make_tier(self, source, folder):
+        return make_stage(source, folder)
+
+
+class TestDiskStageOfHalf(TierContract):
+    def make_tier(self, source, folder):
+        return make_stage(source, folder, first=len(source) // 4, count=len(source) // 2)

@@ -203,7 +203,7 @@ def test_it_goes_off_once_under_many_readers(stage, source, caplog):
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_read_in_flight_keeps_its_file(stage, source, tmp_path, monkeypatch, damaged):
+def test_a_read_in_flight_keeps_its_file(stage, source, tmp_path, caplog, monkeypatch, damaged):
     """The descriptor's number must not become another file's while a thread reads from it."""
     read, inside, go_on, seen = disk_file.read_runs, threading.Event(), threading.Event(), []
 
@@ -231,6 +231,8 @@ def test_a_read_in_flight_keeps_its_file(stage, source, tmp_path, monkeypatch, d
     for other in others:
         os.close(other)
     assert (seen, hits) == ([True], [0])
+    # What the other thread did to the file is no fault of its own.
+    assert len(warnings_of(caplog)) == damaged
     baseline = open_descriptors()
     make_stage(source, tmp_path).close()
     assert open_descriptors() == baseline
@@ -254,3 +256,16 @@ def test_a_system_without_read_queues_is_told_of(source, tmp_path, caplog, monke
     assert "one by one" in message
     assert "fs.aio-max-nr" in message
     stage.close()
+
+
+def test_a_disk_that_refuses_to_free_the_space_does_not_stop_the_closing(stage, source, caplog, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    before = open_descriptors()
+    stage.close()
+    assert open_descriptors() == before - 2
+    (message,) = warnings_of(caplog)
+    assert "Read-only file system" in message
+    assert read_through(stage, source, np.arange(300)) == 0

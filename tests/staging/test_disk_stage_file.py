@@ -1,5 +1,6 @@
 """The stage's file has no name, goes with its process however that ends, and says what was refused when it is made."""
 
+import ctypes
 import errno
 import itertools
 import logging
@@ -14,7 +15,7 @@ import pytest
 
 from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.staging import disk_file
-from tests.staging.disk_rows import SPECS, Rows, fill, make_stage, open_descriptors, read_through
+from tests.staging.disk_rows import SPECS, Rows, fill, make_stage, open_descriptors, overwrite, read_through
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +55,16 @@ def test_the_file_has_no_name_and_its_space_is_reserved(source, tmp_path, monkey
     assert not os.get_inheritable(stage._file.descriptor)
     fill(stage, source, np.arange(300))
     assert read_through(stage, source, np.arange(300)) == 300
+    stage.close()
+
+
+def test_the_file_can_get_no_name_later(source, tmp_path):
+    stage = make_stage(source, tmp_path)
+    linkat = ctypes.CDLL(None, use_errno=True).linkat  # os.link does not follow what it is given
+    path = f"/proc/self/fd/{stage._file.descriptor}"
+    here, follow = -100, 0x400
+    assert linkat(here, os.fsencode(path), here, os.fsencode(tmp_path / "name"), follow) == -1
+    assert ctypes.get_errno() == errno.ENOENT
     stage.close()
 
 
@@ -139,10 +150,16 @@ def test_a_forked_child_neither_reads_nor_writes_nor_frees_it(tmp_path):
     assert result.stderr.count("the disk stage is off in this process") == 1
 
 
-def test_a_child_that_lives_on_does_not_keep_the_space(source, tmp_path):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_child_that_lives_on_does_not_keep_the_space(source, tmp_path, damaged):
     stage = make_stage(source, tmp_path)
     child = os.open(f"/proc/self/fd/{stage._file.descriptor}", os.O_RDONLY)  # as a forked child has it
-    stage.close()
+    if damaged:
+        fill(stage, source, np.arange(10))
+        overwrite(stage, 0, bytes(100))
+        assert read_through(stage, source, np.arange(10)) == 0
+    else:
+        stage.close()
     assert (os.fstat(child).st_size, os.fstat(child).st_blocks) == (0, 0)
     os.close(child)
 
