@@ -252,7 +252,9 @@ def _give_back(file: DiskFile) -> None:
     try:
         file.give_back()
     except OSError as error:
-        _log.warning("the space of the disk stage in %s is given back with its last user (%s)", file.folder, error)
+        _log.warning(
+            "the space of the disk stage in %s is given back with its last user (%s)", file.folder, _words(error)
+        )
 
 
 def _words(error: OSError | MemoryError) -> str:
