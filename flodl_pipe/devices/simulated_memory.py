@@ -14,6 +14,7 @@ New memory is filled with ``0xA5`` in the stream's order, so that whoever reads 
 
 import queue
 import weakref
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
 from typing import final
@@ -132,6 +133,7 @@ class SimulatedMemory:
         self._name = name
         self._num_blocks = 0
         self._by_address: dict[int, Block] = {}
+        self._addresses: list[int] = []  # in order
         self._kept: dict[tuple[SimulatedStream, int], deque[Block]] = {}
         # The reference must live as long as the lease, or it would not be called.
         self._leases: dict[int, _Lease] = {}
@@ -146,8 +148,9 @@ class SimulatedMemory:
         """Return the block in use that an address belongs to."""
         found = self._by_address.get(address)
         if found is None:  # a tensor that went through NumPy or DLPack may begin in the middle
-            blocks = self._by_address.values()
-            found = next((block for block in blocks if 0 <= address - block.address < block.size_bytes), None)
+            place = bisect_right(self._addresses, address) - 1
+            before = self._by_address[self._addresses[place]] if place >= 0 else None
+            found = before if before is not None and address < before.address + before.size_bytes else None
         return found
 
     def ended(self) -> Iterator[tuple[Block, float]]:
@@ -160,6 +163,7 @@ class SimulatedMemory:
                 self.allocated_bytes -= block.size_bytes
                 self.kept_bytes += block.size_bytes
                 del self._by_address[block.address]
+                del self._addresses[bisect_right(self._addresses, block.address) - 1]
                 yield block, lease.time_s
             else:
                 self.taken_bytes -= lease.holds
@@ -207,6 +211,7 @@ class SimulatedMemory:
         self.allocated_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         self._by_address[block.address] = block
+        insort(self._addresses, block.address)
         array: ByteArray = np.ndarray((num_bytes,), np.uint8, block.memory)
         self._watch(array, block)
         with torch.inference_mode(mode=False):

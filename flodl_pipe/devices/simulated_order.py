@@ -242,8 +242,8 @@ def check(new: Operation, known: Known, places: Sequence[tuple[Place, bool]]) ->
 
 
 def note(new: Operation, actor: int, tick: int, places: Sequence[tuple[Place, bool]]) -> None:
-    """Remember an operation of a stream, reads first: what it both reads and writes, it writes."""
-    for (ranges, _, lease, owner, spans), is_write in sorted(places, key=lambda place: place[1]):
+    """Remember an operation of a stream; see :func:`check`."""
+    for (ranges, _, lease, owner, spans), is_write in places:
         access = Access(new, actor, tick, lease, owner)
         for begin, end in spans:
             ranges.note(begin, end, access, is_write=is_write)

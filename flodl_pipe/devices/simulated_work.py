@@ -38,6 +38,11 @@ class WorkWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         self._writes = frozenset(reads if writes is None else writes)
         self._reads = self._writes.union(reads)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch (2.13) would import its compiler at the first call, only to keep it out of here: 800 modules.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

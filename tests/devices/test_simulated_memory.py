@@ -51,6 +51,17 @@ def test_a_block_lives_as_long_as_anything_that_sees_it(device, transfer):
     assert device.allocated_bytes == 0
 
 
+def test_device_memory_is_known_by_any_way_that_it_comes(device, transfer):
+    blocks = [device.allocate(BLOCK, transfer) for _ in range(4)]
+    device.synchronize(device.record(transfer))
+    for block in blocks:
+        middle = torch.from_numpy(block.numpy()[100:])
+        assert device._core.block(middle) is device._core.block(block)
+        device.copy_in(transfer, device.host_slab(12), torch.from_dlpack(middle[400:]))
+    with pytest.raises(LoaderError, match="is host memory"):
+        device.keep_for(transfer, [torch.zeros(3)])
+
+
 def test_a_block_that_is_let_go_is_handed_out_again_at_once_to_its_stream(device, transfer):
     tensor = device.allocate(100, transfer)
     address = tensor.data_ptr()

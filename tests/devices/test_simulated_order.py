@@ -1,5 +1,8 @@
 """Every missing wait is an error that names both operations; programs with all their waits run clean."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -326,6 +329,20 @@ def test_work_on_what_was_not_declared_is_refused(device, transfer):
             device.synchronize(device.record(transfer))
     with pytest.raises(LoaderError, match="work reads"):
         device.compute(transfer, lambda: torch.cat([declared, other]), reads=[declared])
+
+
+def test_watching_work_does_not_import_torchs_compiler():
+    program = (
+        "import sys, torch\n"
+        "from flodl_pipe.devices.simulated import SimulatedDevice\n"
+        "device = SimulatedDevice(2**20)\n"
+        "before = set(sys.modules)\n"
+        "tensor = device.allocate(8, device.consumer())\n"
+        "device.compute(device.consumer(), lambda: tensor + 1, reads=[tensor])\n"
+        "device.enqueue(device.consumer(), lambda: tensor.add_(1), reads=[], writes=[tensor])\n"
+        "assert len(set(sys.modules) - before) < 10, set(sys.modules) - before\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_results_may_be_made_in_place_and_count_as_written(device, transfer):
