@@ -12,7 +12,7 @@ from flodl_pipe.devices.clock import VirtualClock
 from flodl_pipe.devices.simulated_memory import Block, SimulatedMemory
 from flodl_pipe.devices.simulated_order import Known, Operation, OrderError, Place, RangeMap, check, join, note
 from flodl_pipe.devices.simulated_stream import SimulatedEvent, SimulatedStream, Timing
-from flodl_pipe.devices.simulated_tensors import array_owner, array_span, num_bytes, tensor_spans
+from flodl_pipe.devices.simulated_tensors import array_owner, array_spans, num_bytes, tensor_spans
 from flodl_pipe.devices.simulated_work import WorkWatch
 from flodl_pipe.errors import LoaderError, StagingError
 
@@ -216,9 +216,9 @@ class SimulatedCore:
 
     def host_place(self, array: ByteArray) -> Place:
         """Return a host array as what an operation touches."""
-        begin, end = array_span(array)
-        name = f"host memory at {begin:#x} ({array.nbytes:,} bytes)"
-        return self._host_ranges, name, 0, array_owner(array), [(begin, end)] if array.nbytes else []
+        spans = array_spans(array)
+        name = f"host memory at {spans[0][0]:#x} ({array.nbytes:,} bytes)" if spans else "no memory"
+        return self._host_ranges, name, 0, array_owner(array), spans
 
     def _found(self, tensor: torch.Tensor) -> Block | None:
         return self.memory.block_at(tensor.untyped_storage().data_ptr())

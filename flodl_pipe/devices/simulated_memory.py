@@ -36,8 +36,10 @@ _ROUND_BYTES = 512
 _ALIGN_BYTES = 256
 # Above this, memory keeps what it holds: filling it would take as much of the host as the whole device has.
 _POISON_BYTES = 64 * 2**20
-# How many of the blocks let go first are looked at for one that is ready.
+# How many of the blocks let go first are looked at for one that is ready. With as many, none is added.
 _LOOK_AT = 16
+# More than this, and than what is in use, is not kept: it is the host's memory, and blocks are not cut to size.
+_KEEP_BYTES = 64 * 2**20
 
 
 @final
@@ -188,10 +190,12 @@ class SimulatedMemory:
         for index in range(min(len(kept), _LOOK_AT)):
             if kept[index].has_run and kept[index].ready_s <= begin_s:
                 return self._unkeep(kept, index)
-        if self.free_bytes - self.kept_bytes < size:
+        is_short = self.free_bytes - self.kept_bytes < size
+        if is_short or len(kept) >= _LOOK_AT:
             for index in range(len(kept)):  # to wait for one is better than to give everything back
                 if kept[index].has_run:
                     return self._unkeep(kept, index)
+        if is_short or self.kept_bytes + size > max(_KEEP_BYTES, self.allocated_bytes):
             self.empty()
             if self.free_bytes - self.kept_bytes < size:
                 return None

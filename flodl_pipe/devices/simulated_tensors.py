@@ -1,7 +1,7 @@
 """Which bytes tensors and arrays cover, and how results of torch get into simulated device memory."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch.utils import _pytree
 
 from flodl_pipe.arrays import Array, ByteArray
 
-__all__ = ["array_owner", "array_span", "in_device_memory", "num_bytes", "tensor_spans"]
+__all__ = ["array_owner", "array_spans", "in_device_memory", "num_bytes", "tensor_spans"]
 
 T = TypeVar("T")
 # A strided tensor of more pieces than this counts as everything from its first byte to its last.
@@ -33,23 +33,33 @@ def tensor_spans(tensor: torch.Tensor, offset: int) -> list[tuple[int, int]]:
     begin = offset + int(tensor.storage_offset()) * size
     if tensor.is_contiguous():
         return [(begin, begin + tensor.numel() * size)]
-    axes = sorted((stride * size, count) for stride, count in zip(tensor.stride(), tensor.shape, strict=True))
-    piece = size
-    starts = np.zeros(1, np.int64)
-    for step, count in axes:
+    return _pieces(
+        begin, size, ((step * size, count) for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+    )
+
+
+def array_spans(array: Array) -> list[tuple[int, int]]:
+    """Return the bytes that an array covers, as ranges of addresses."""
+    if not array.size:
+        return []
+    begin, end = np.lib.array_utils.byte_bounds(array)
+    if array.flags.c_contiguous:
+        return [(begin, end)]
+    return _pieces(begin, array.itemsize, zip(map(abs, array.strides), array.shape, strict=True))
+
+
+def _pieces(begin: int, size: int, axes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of elements of ``size`` bytes along axes of so many bytes a step and so many steps."""
+    in_order = sorted(axes)
+    piece, starts = size, np.full(1, begin, np.int64)
+    for step, count in in_order:
         if len(starts) == 1 and step <= piece:
             piece += step * (count - 1)
         elif count > 1:
             if len(starts) * count > _PIECES:
-                return [(begin, begin + size + sum(step * (count - 1) for step, count in axes))]
+                return [(begin, begin + size + sum(step * (count - 1) for step, count in in_order))]
             starts = (starts + (np.arange(count) * step)[:, None]).ravel()
-    return [(begin + start, begin + start + piece) for start in starts.tolist()]
-
-
-def array_span(array: Array) -> tuple[int, int]:
-    """Return the addresses from the first byte of an array to after its last."""
-    begin, end = np.lib.array_utils.byte_bounds(array)
-    return begin, end
+    return [(start, start + piece) for start in starts.tolist()]
 
 
 def array_owner(array: Array) -> "weakref.ref[object]":

@@ -130,6 +130,31 @@ def test_memory_that_waits_for_put_off_work_is_found_before_memory_runs_out(devi
     assert (host == POISON).all()
 
 
+def test_no_more_is_kept_than_is_in_use():
+    device = SimulatedDevice(2**40)
+    transfer = device.stream("transfer")
+    for step in range(500):
+        device.allocate(2**20 + step * BLOCK, transfer)
+        assert device.kept_bytes <= 66 * 2**20
+
+
+def test_memory_that_comes_back_late_is_not_replaced_for_ever():
+    device = SimulatedDevice(2**40)
+    transfer, consumer = device.stream("transfer"), device.consumer()
+    addresses = set()
+    for step in range(100):
+        device.clock._local.time_s = step * 1.0  # the transfer's thread
+        tensor = device.allocate(BLOCK, transfer)
+        addresses.add(tensor.data_ptr())
+        device.keep_for(consumer, [tensor])
+        ready = device.record(transfer)
+        device.clock._local.time_s = step * 10.0 + 1000  # the loop's, far behind
+        device.wait(consumer, ready)
+        device.use(consumer, [tensor])
+        del tensor
+    assert len(addresses) <= 20
+
+
 def test_others_take_memory_and_give_it_back(device, transfer):
     model = device.take(7 * BLOCK)
     assert device.memory().free_bytes == 3 * BLOCK

@@ -287,6 +287,17 @@ def test_rows_of_a_slab_are_told_apart(device, transfer):
         device.enqueue(other, lambda: None, reads=[slab[50]], writes=[])
 
 
+def test_rows_of_host_memory_are_told_apart(device, transfer):
+    slab, tensor = slab_of(device, 1), device.allocate(N, transfer)
+    rows = slab.reshape(64, 64)
+    device.copy_in(transfer, slab[64 * 7 + 32 : 64 * 8], tensor[:32])
+    device.host_writes(rows[:, :32])
+    device.host_writes(rows[::-2, ::-3][:, :3])
+    device.host_writes(rows[:0])
+    with pytest.raises(OrderError):
+        device.host_writes(rows[5:9, 30:40])
+
+
 def test_host_memory_at_the_same_place_is_other_memory(device, transfer):
     memory = np.zeros(N + 64, np.uint8)
     _, tensor = uploaded(device, transfer, 1)
