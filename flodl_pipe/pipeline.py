@@ -8,6 +8,7 @@ from typing import Any
 from flodl_pipe.arrays import Array
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.compose import instantiate_engine, load_config
+from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.loader import COLLATIONS
 from flodl_pipe.config.root import Config
 from flodl_pipe.config.sampling import INVERSE_FREQUENCY
@@ -60,6 +61,7 @@ def build_loader(
     keep_digest: bool = False,
     context: RunContext | None = None,
     source: Source | Stream | None = None,
+    num_epochs: int | None = None,
 ) -> Loader:
     """Build the loader that a config describes.
 
@@ -68,6 +70,7 @@ def build_loader(
         keep_digest: Whether the loader sums a hash of every delivered row.
         context: Rank and world size; None: this process's, which must be alone.
         source: What another loader of the same config reads, to read it too; None: open it anew.
+        num_epochs: Epochs of the whole run, where they are known.
 
     Raises:
         SourceError: if data is missing or not what the config says.
@@ -77,7 +80,13 @@ def build_loader(
     context = context or _alone()
     if source is None:
         source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
-    return Loader(source, **_keywords(cfg, source), keep_digest=keep_digest, context=context)
+    return Loader(
+        source,
+        **_keywords(cfg, source),
+        keep_digest=keep_digest,
+        context=context,
+        num_epochs=num_epochs,
+    )
 
 
 def outline(cfg: Config) -> Outline | StreamOutline:
@@ -93,9 +102,10 @@ def outline(cfg: Config) -> Outline | StreamOutline:
         ClusterError: if there is more than one rank.
     """
     context = _alone()
+    num_epochs = cfg.job.epochs if isinstance(cfg.job, PlanJob) else None
     source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
     global_batch = first_global_batch(cfg.loader, context)
-    sections = split_arguments(**grouped(_keywords(cfg, source)))
+    sections = split_arguments(**grouped({**_keywords(cfg, source), "num_epochs": num_epochs}))
     if isinstance(source, Stream):
         return outline_stream(source, *sections, global_batch=global_batch, context=context)
     return outline_engine(source, *sections, global_batch=global_batch, context=context)

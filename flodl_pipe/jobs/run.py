@@ -64,7 +64,7 @@ def main(config: Config) -> float:
             job.save,
         )
     began = time.perf_counter()
-    loader: Loader = instantiate_engine(config, keep_digest=True)
+    loader: Loader = instantiate_engine(config, keep_digest=True, num_epochs=job.epochs)
     with loader, Interrupt() as interrupt:
         drain = Drain(loader, job, config.sampling.drop_last, saved)
         if job.max_steps is None:  # with a limit the run may end before a part is used up

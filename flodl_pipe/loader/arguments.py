@@ -18,7 +18,7 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.sampling.collate import make_collate
 from flodl_pipe.transforms.chain import as_chain
 
-__all__ = ["OMITTED", "Omitted", "grouped", "split_arguments"]
+__all__ = ["OMITTED", "Omitted", "grouped", "ragged_fields", "split_arguments"]
 
 _SAMPLING = frozenset(SamplingConfig.model_fields) - {"sampler", "batch_sampler", "sampler_args"}
 
@@ -45,6 +45,7 @@ def split_arguments(
     sampler: object,
     batch_sampler: object,
     transforms: object,
+    num_epochs: int | None = None,
     shared: Sequence[object] = (),
 ) -> tuple[LoaderConfig, SamplingConfig, Parts]:
     """Check keywords and return what they say.
@@ -57,6 +58,7 @@ def split_arguments(
         sampler: The user's sampler, or None.
         batch_sampler: The user's batch sampler, or None.
         transforms: What the user gave as transforms.
+        num_epochs: Epochs of the run, where they are known.
         shared: Objects that a sampler may hold, and that are not copied with it: the data set.
 
     Raises:
@@ -130,6 +132,7 @@ def split_arguments(
         ),
         passes_through=size is None,
         max_skipped=faults.max_skipped if faults.on_error == "skip" else None,
+        num_epochs=num_epochs,
     )
     if parts.passes_through and collate != COLLATIONS[0]:
         raise ConfigError.at(
@@ -157,7 +160,7 @@ def _check_arrays(weights: object, lengths: object, order: str) -> None:
 def grouped(keywords: Mapping[str, Any], shared: Sequence[object] = ()) -> dict[str, Any]:
     """Return keywords of a loader as :func:`split_arguments` takes them."""
     sampling = {name: keywords[name] for name in SamplingConfig.model_fields if name in _SAMPLING}
-    rest = {name: keywords[name] for name in ("sampler", "batch_sampler", "transforms")}
+    rest = {name: keywords[name] for name in ("sampler", "batch_sampler", "transforms", "num_epochs")}
     loader = {name: keywords[name] for name in LoaderConfig.model_fields}
     source = {name: keywords[name] for name in ("on_error", "max_skipped")}
     return {"loader": loader, "sampling": sampling, "source": source, **rest, "shared": shared}
@@ -173,3 +176,10 @@ def _array(value: Any, key: str) -> Array:
     except (TypeError, ValueError) as error:
         raise ConfigError.at(key, f"must be an array of numbers, got {type(value).__qualname__}: {error}") from None
     return array
+
+
+def ragged_fields(collate: object, batch_size: object, fields: bool | Sequence[str] | None) -> bool | Sequence[str]:
+    """Return which fields of a user's dataset may be ragged: those named, or those that look so unless stacked."""
+    if fields is None:
+        return collate != "stack" or batch_size is None
+    return fields if isinstance(fields, bool | str) else list(fields)

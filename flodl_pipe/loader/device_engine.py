@@ -7,18 +7,18 @@ from typing import final
 from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.config.loader import LoaderConfig
-from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.loader.device_fill import DeviceFill
 from flodl_pipe.loader.device_pass import DevicePass
+from flodl_pipe.loader.device_plan import DevicePlan
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.lookahead import Lookahead
-from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.resident_pass import ResidentPass
-from flodl_pipe.loader.slots import SlotPool
-from flodl_pipe.loader.tiers import ranking_for
+from flodl_pipe.loader.slots import SlotLayout, SlotPool
 from flodl_pipe.loader.upload import Finish, Upload
 from flodl_pipe.staging.pool_slabs import GatherPlan
+from flodl_pipe.staging.ranking import Ranking
 
 __all__ = ["DeviceEngine"]
 
@@ -28,9 +28,12 @@ class DeviceEngine:
     """What stands between an engine's readers and a loop whose batches are on a device.
 
     Args:
-        outline: The loader on paper.
+        plan: What may be held of the device.
+        making: How batches are made.
+        layout: Layout of a slot.
+        ranking: Which samples the pool holds first; None without one.
         config: Section ``loader``.
-        sampling: Section ``sampling``.
+        seed: Run seed.
         owner: Whom the ledger grants to.
         keep_digest: Whether to hash delivered rows.
 
@@ -47,15 +50,21 @@ class DeviceEngine:
     """
 
     def __init__(
-        self, outline: Outline, config: LoaderConfig, sampling: SamplingConfig, *, owner: int, keep_digest: bool
+        self,
+        plan: DevicePlan,
+        making: Making,
+        layout: SlotLayout,
+        ranking: Ranking | None,
+        config: LoaderConfig,
+        *,
+        seed: int,
+        owner: int,
+        keep_digest: bool,
     ) -> None:
-        plan = outline.device
-        assert plan is not None
-        self._alone = outline.making.parts.passes_through
-        self._spec = outline.layout.spec
+        self._alone = making.parts.passes_through
+        self._spec = layout.spec
         self.delivers = plan.host.rows is not None
         self.keeps_digest = keep_digest and self.delivers
-        ranking = None if plan.pool_off is not None else ranking_for(outline.source, outline.order)
         self.side = DeviceSide(
             plan,
             self._spec,
@@ -65,12 +74,10 @@ class DeviceEngine:
             forced=config.mode == "resident",
             activation_reserve=config.activation_reserve,
         )
-        self._finish = Finish(
-            plan.host.rows, outline.making.rows, plan.host.chain, sampling.seed, keep_digest=self.keeps_digest
-        )
-        self.upload = Upload(self.side.device, self.side.stream, outline.layout, self._finish, self.side.pool)
+        self._finish = Finish(plan.host.rows, making.rows, plan.host.chain, seed, keep_digest=self.keeps_digest)
+        self.upload = Upload(self.side.device, self.side.stream, layout, self._finish, self.side.pool)
         # Samples that are skipped are found by readers only.
-        self.is_quick = outline.making.parts.max_skipped is None
+        self.is_quick = making.parts.max_skipped is None
         self.gather_plan: Callable[[IndexArray], GatherPlan] | None = (
             None if self.side.pool is None else self.side.pool.plan
         )
@@ -90,7 +97,7 @@ class DeviceEngine:
         inner: Pass,
         pool: SlotPool,
         pool_lock: contextlib.AbstractContextManager[object],
-        read: Callable[[IndexArray], Columns],
+        read: Callable[[IndexArray], Columns] | None,
         *,
         num_readers: int,
     ) -> DevicePass:
@@ -114,6 +121,6 @@ class DeviceEngine:
         """Give everything back."""
         self.side.close()
 
-    def _fill(self, read: Callable[[IndexArray], Columns]) -> DeviceFill | None:
+    def _fill(self, read: Callable[[IndexArray], Columns] | None) -> DeviceFill | None:
         pool = self.side.pool
-        return None if pool is None else DeviceFill(pool, self.upload, self._spec, read)
+        return None if pool is None or read is None else DeviceFill(pool, self.upload, self._spec, read)

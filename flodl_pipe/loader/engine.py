@@ -3,7 +3,6 @@
 Built once per global batch. The engine holds no reference to the loader, so that a loader nobody wants is collected.
 """
 
-import contextlib
 import logging
 import os
 import threading
@@ -32,7 +31,9 @@ from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.source_reads import SourceReads, reader_processes
 from flodl_pipe.loader.statistics import Traffic
+from flodl_pipe.loader.tiers import ranking_for
 from flodl_pipe.loader.upcoming import Upcoming
 from flodl_pipe.memory.ledger import DISK, process_ledger
 from flodl_pipe.sampling.cursor import Cursor
@@ -92,16 +93,21 @@ class Engine:
         self.num_picks: int | None = outline.order.num_picks
         self.num_batches: int | None = outline.steps.num_steps()
         self.max_rows = outline.steps.batch_rows
+        self.names = outline.making.spec.names
         self.plan: EnginePlan = outline.plan
         self._ledger = process_ledger()
         self._owner = self._ledger.new_owner()
-        self._read_lock: contextlib.AbstractContextManager[object] = (
-            contextlib.nullcontext() if source.thread_safe else threading.Lock()
-        )
         self._config = config
         needs_rows = keep_digest or outline.making.is_apart or outline.device is not None
         self._device: DeviceEngine | None = None
+        self._reads = SourceReads(source, None)
         try:
+            processes = reader_processes(
+                source, config, self.plan.num_readers, outline.steps.max_rows * self.plan.group_steps
+            )
+            if processes is not None:
+                self._reads = SourceReads(source, processes)
+                self._ledger.take(self._owner, "reader processes", processes.num_bytes, self.plan.share)
             self._ledger.take(self._owner, "source", outline.held_bytes + outline.tiers.table_bytes, self.plan.share)
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
             kept_bytes = self.plan.resident_bytes or outline.tiers.ram.num_bytes
@@ -110,19 +116,28 @@ class Engine:
                 self._ledger.take(self._owner, self._kept, kept_bytes, self.plan.share)
             self._tiers = HostTiers(
                 source,
-                source,
+                self._reads,
                 outline.tiers,
                 config,
                 is_resident=self.plan.mode == "resident" and outline.device is None,
                 owner=self._owner,
-                read_lock=self._read_lock,
                 on_give_up=partial(self._ledger.release, self._owner, self._kept),
                 needs_rows=needs_rows,
                 skips=self._skipped is not None,
             )
             if outline.device is not None:
-                self._device = DeviceEngine(outline, config, sampling, owner=self._owner, keep_digest=keep_digest)
+                self._device = DeviceEngine(
+                    outline.device,
+                    outline.making,
+                    outline.layout,
+                    None if outline.device.pool_off is not None else ranking_for(source, outline.order),
+                    config,
+                    seed=sampling.seed,
+                    owner=self._owner,
+                    keep_digest=keep_digest,
+                )
         except BaseException:
+            self._reads.close()
             self._ledger.release(self._owner)
             raise
         device = self._device
@@ -135,7 +150,7 @@ class Engine:
             outline.layout,
             host,
             tiers=self._tiers,
-            read_lock=self._read_lock,
+            reads=self._reads,
             step_parts=self.plan.step_parts,
             seed=sampling.seed,
             keep_digest=keep_digest and (device is None or not device.keeps_digest),
@@ -147,7 +162,7 @@ class Engine:
         self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps, draw=host.draw_for(sampling.seed))
         self._pace = Pace(self.plan.num_readers)
         self._close_source = close_of(source)
-        self._interrupt = partial(_interrupt, self._filler.reads, self._close_source)
+        self._interrupt = partial(_interrupt, self._filler.reads, self._reads, self._close_source)
         self._reading: Pass | None = None
         self._process = os.getpid()
 
@@ -277,6 +292,7 @@ class Engine:
             self._tiers.load()  # without threads there is no background to load in
             if device is not None:
                 device.load(self._filler.read_stored)
+        self._reads.begin()
         self._filler.reads.begin()
         ahead = self._upcoming.take(self._order, spot.epoch, spot.position)
         if device is not None and device.side.is_complete and device.is_quick:
@@ -322,6 +338,7 @@ class Engine:
         if self._reading is not None:
             self._reading.stop()
         self._tiers.stop()
+        self._reads.close()
         if self._device is not None:
             self._device.close()
         self._ledger.release(self._owner)
@@ -333,6 +350,7 @@ def close_of(source: Source) -> Callable[[], None]:
     return source.close if isinstance(source, BundledSource) else lambda: None
 
 
-def _interrupt(reads: SkippingReads, close_source: Callable[[], None]) -> None:
+def _interrupt(reads: SkippingReads, source_reads: SourceReads, close_source: Callable[[], None]) -> None:
     reads.interrupt()
+    source_reads.interrupt()
     close_source()

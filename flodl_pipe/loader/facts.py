@@ -7,10 +7,11 @@ from flodl_pipe.loader.ledger import Skipped
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
-from flodl_pipe.loader.statistics import Counters, Statistics
+from flodl_pipe.loader.statistics import Counters, Statistics, Traffic
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["LoaderFacts"]
 
@@ -67,12 +68,13 @@ class LoaderFacts:
     @property
     def names(self) -> tuple[str, ...]:
         """Field names of a batch."""
-        return self._engine.pool.layout.spec.names
+        return self._engine.names
 
     @property
     def device(self) -> torch.device:
         """Where batches are delivered."""
-        return torch.device("cpu")
+        side = self._engine.side
+        return torch.device("cpu") if side is None else side.device.torch_device
 
     @property
     def dataset(self) -> Source | Stream:
@@ -86,8 +88,9 @@ class LoaderFacts:
 
     @property
     def pin_memory(self) -> bool:
-        """Whether batches are in pinned memory."""
-        return False
+        """Whether readers fill page-locked memory; batches themselves are on the device then."""
+        side = self._engine.side
+        return side is not None and side.device.pins
 
     @property
     def is_resident(self) -> bool:
@@ -103,6 +106,20 @@ class LoaderFacts:
     def mode(self) -> tuple[str, str]:
         """The mode, and why."""
         return self._engine.mode
+
+    def tiers(self) -> tuple[TierCount, ...]:
+        """Return what each tier was asked for and did so far, in the order in which they are asked."""
+        return self._engine.counts()
+
+    def traffic(self) -> Traffic:
+        """Return what was read from the source and copied to the device so far."""
+        return self._engine.traffic()
+
+    @property
+    def device_name(self) -> str:
+        """Name of the device that batches are delivered to, for example ``cuda:0`` or ``simulated``."""
+        side = self._engine.side
+        return "cpu" if side is None else side.device.name
 
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted to this loader, by purpose."""

@@ -5,13 +5,16 @@ A :class:`Feed` is built once per global batch; a :class:`Pass` reads one epoch 
 
 from typing import Protocol
 
+from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.identity import Spot, StreamIdentity
 from flodl_pipe.loader.places import RowPlace, StepRows
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.steps import EpochSteps, RankStep
+from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["Ahead", "Feed", "Pass"]
 
@@ -90,6 +93,22 @@ class Feed(Protocol):
 
     max_rows: int
     """Rows of a full step on this rank."""
+
+    names: tuple[str, ...]
+    """Field names of a batch, as far as they are known."""
+
+    @property
+    def side(self) -> DeviceSide | None:
+        """The device that batches are delivered to; None for the CPU."""
+        ...
+
+    def counts(self) -> tuple[TierCount, ...]:
+        """Return what each tier was asked for so far, in the order in which they are asked."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """Return what was read from the source and copied to the device so far."""
+        ...
 
     @property
     def is_own_process(self) -> bool:

@@ -8,7 +8,6 @@ delivered rows from scratch to slots, step by step; batches that are made apart 
 Where samples are skipped, their rows come as other rows of the step, and are marked in the group.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import final
@@ -27,6 +26,7 @@ from flodl_pipe.loader.missing import MissingRows
 from flodl_pipe.loader.planes import PlaneStore
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import Run, SlotLayout
+from flodl_pipe.loader.source_reads import Picks, SourceReads
 from flodl_pipe.loader.stored import StoredRows, part_of
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.purity import require_pure
@@ -46,7 +46,7 @@ class Filler:
         layout: Layout of a slot.
         making: How delivered rows become batches.
         tiers: What is asked before the source.
-        read_lock: Held around each read of a source that is not thread-safe.
+        reads: Reads the source.
         step_parts: Parts a step is split into.
         seed: Run seed, for the keys of rows.
         keep_digest: Whether to hash the stored rows of every step.
@@ -66,7 +66,7 @@ class Filler:
         making: Making,
         *,
         tiers: HostTiers,
-        read_lock: contextlib.AbstractContextManager[object],
+        reads: SourceReads,
         step_parts: int,
         seed: int,
         keep_digest: bool,
@@ -80,17 +80,17 @@ class Filler:
         self._making = making
         self._resident = tiers.whole
         self._as_stored = as_stored
-        self._read_lock = read_lock
+        self._source_reads = reads
         self._step_parts = step_parts
         self._seed = seed
         self._keep_digest = keep_digest
-        self._check_purity = check_purity and __debug__
+        self._check_purity = check_purity and __debug__ and not reads.is_impure
         self._stored = StoredRows(
             source,
             making.rows.names,
             resident=tiers.whole,
-            read_lock=read_lock,
-            cascade=None if source.spec.is_ragged else tiers.cascade,
+            reads=reads,
+            cascade=tiers.cascade,
             as_stored=as_stored,
         )
         self.reads = SkippingReads(self._stored, source.spec, skipped, unit=making.unit)
@@ -137,7 +137,7 @@ class Filler:
         if not len(samples):
             return  # the next group's, then
         self._check_purity = False  # several readers may come here at once: once more does no harm
-        with self._read_lock:
+        with self._source_reads.lock:
             require_pure(self._source, samples)
 
     def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead, before: Exception) -> None:
@@ -162,7 +162,7 @@ class Filler:
             return
         stored: Columns | None = None
         if planes is None:
-            stored, good = self.reads.read(wanted.samples, step_rows)
+            stored, good = self.reads.read(wanted.samples, step_rows, picks=self._picks(wanted, ahead))
             if good is not None:
                 by_step = good.reshape(last - first, step_rows)
                 for step in np.flatnonzero(~by_step.all(axis=1)).tolist():
@@ -207,7 +207,7 @@ class Filler:
             return
         stored: Columns | None = None
         if planes is None:
-            stored, good = self.reads.read(rows.samples, num_rows, here)
+            stored, good = self.reads.read(rows.samples, num_rows, here, picks=self._picks(rows, ahead))
             if good is not None:
                 self._mark(group, 0, here, good, num_rows)
             if self._keep_digest:
@@ -270,6 +270,9 @@ class Filler:
         if kept is None or len(next(iter(kept.values()))) < num_rows:
             kept = self._scratch.fields = self._making.rows.empty(num_rows)
         return {name: array[:num_rows] for name, array in kept.items()}
+
+    def _picks(self, rows: Rows, ahead: Lookahead) -> Picks | None:
+        return Picks(rows.repeats, ahead.epoch, self._seed) if self._source_reads.is_impure else None
 
     def _keys(self, rows: Rows, epoch: int) -> PickKeys:
         return PickKeys(rows.samples, rows.repeats, epoch, self._seed)

@@ -5,24 +5,28 @@ mode is resident or because the RAM cache has room for all of it. Of a larger on
 filled by one background thread that starts when the loop has its first batch.
 """
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import final
 
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.loader.at_exit import join_readers
 from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.source_reads import SourceReads
 from flodl_pipe.loader.tiers import TierPlan, disk_folder
 from flodl_pipe.memory.budget import Grant
 from flodl_pipe.memory.ledger import DISK, process_ledger
-from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
+from flodl_pipe.sources.user_ragged import RaggedUserSource
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.cascade import Cascade
 from flodl_pipe.staging.disk_stage import DiskStage
 from flodl_pipe.staging.protocol import Tier, TierCount
+from flodl_pipe.staging.ragged_cascade import RaggedCascade, RaggedTier
 from flodl_pipe.staging.ram_cache import RamCache
+from flodl_pipe.staging.ram_ragged import RaggedCache
 
 __all__ = ["HostTiers"]
 
@@ -35,12 +39,11 @@ class HostTiers:
 
     Args:
         source: The samples.
-        reads: What the source's samples are read by: itself, or processes that read it.
+        reads: Reads the source.
         plan: What each tier may hold.
         config: Section ``loader``.
         is_resident: Whether the whole set is to be in memory because the mode is resident.
         owner: Whom the ledger grants to.
-        read_lock: Held around each read of a source that is not thread-safe.
         on_give_up: Called once when a whole set was given up.
         needs_rows: Whether stored rows will be gathered from it.
         skips: Whether samples that cannot be read are skipped.
@@ -53,13 +56,12 @@ class HostTiers:
     def __init__(
         self,
         source: Source,
-        reads: Source,
+        reads: SourceReads,
         plan: TierPlan,
         config: LoaderConfig,
         *,
         is_resident: bool,
         owner: int,
-        read_lock: contextlib.AbstractContextManager[object],
         on_give_up: Callable[[], None],
         needs_rows: bool,
         skips: bool,
@@ -67,18 +69,22 @@ class HostTiers:
         self._source = source
         self._is_resident = is_resident
         self.whole: ResidentSet | None = None
-        self._cache: RamCache | None = None
+        self._cache: RamCache | RaggedCache | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if is_resident or plan.ram.in_one:
             self.whole = ResidentSet(
                 source,
-                read_lock=read_lock,
+                read_lock=reads.lock,
                 on_give_up=on_give_up,
                 needs_rows=needs_rows,
                 skips=skips,
                 name="resident set" if is_resident else "RAM cache",
             )
+        self.cascade: Cascade | RaggedCascade
+        if isinstance(source, RaggedSource) and source.spec.is_ragged:
+            self.cascade = RaggedCascade(reads, self._ragged_tiers(source, plan, reads), read_lock=nullcontext())
+            return
         tiers: list[Tier] = []
         if plan.ram.num_rows and self.whole is None:
             self._cache = RamCache(
@@ -86,12 +92,13 @@ class HostTiers:
                 plan.ranking,
                 first_rank=plan.ram.first_rank,
                 num_ranks=plan.ram.num_rows,
-                read_lock=read_lock,
+                read_lock=reads.lock,
             )
             tiers.append(self._cache)
         if plan.disk.num_rows:
             tiers.append(_disk_stage(source, plan, config, owner))
-        self.cascade = Cascade(reads, tiers, read_lock=read_lock)
+        # The source is read under a lock of its own reads.
+        self.cascade = Cascade(reads, tiers, read_lock=nullcontext())
 
     @property
     def is_filled(self) -> bool:
@@ -104,7 +111,11 @@ class HostTiers:
         """Begin to fill memory in the background; later calls do nothing."""
         if self.whole is not None:
             self.whole.start()
-        elif self._cache is not None and self._thread is None and not isinstance(self._source, UserSource):
+        elif (
+            self._cache is not None
+            and self._thread is None
+            and not isinstance(self._source, UserSource | RaggedUserSource)
+        ):
             # Samples of a user's dataset are taken in as they are read: reading them twice may cost the user dearly.
             self._thread = threading.Thread(target=self._fill, name="flodl_pipe-fill", daemon=True)
             self._thread.start()
@@ -128,6 +139,19 @@ class HostTiers:
         if thread is not None and thread is not threading.current_thread():
             join_readers([thread], self._source.close if isinstance(self._source, BundledSource) else lambda: None)
         self.cascade.close()
+
+    def _ragged_tiers(self, source: RaggedSource, plan: TierPlan, reads: SourceReads) -> list[RaggedTier]:
+        if not plan.ram.num_rows:
+            return []
+        self._cache = RaggedCache(
+            source,
+            plan.ranking,
+            first_rank=plan.ram.first_rank,
+            num_ranks=plan.ram.num_rows,
+            grant_bytes=plan.ram.num_bytes,
+            read_lock=reads.lock,
+        )
+        return [self._cache]
 
     def _fill(self) -> None:
         assert self._cache is not None

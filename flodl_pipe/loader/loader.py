@@ -10,8 +10,8 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import SimulatedConfig
 from flodl_pipe.config.sampling import OrderName
 from flodl_pipe.errors import LoaderError
-from flodl_pipe.loader.arguments import OMITTED, Omitted, grouped, split_arguments
-from flodl_pipe.loader.facts import LoaderFacts
+from flodl_pipe.loader.arguments import OMITTED, Omitted, grouped, ragged_fields, split_arguments
+from flodl_pipe.loader.controls import LoaderControls
 from flodl_pipe.loader.feed import Feed
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.iteration import LoaderIterator
@@ -29,7 +29,7 @@ _log = logging.getLogger("flodl_pipe")
 
 
 @final
-class Loader(LoaderFacts):
+class Loader(LoaderControls):
     """Batches of a source, in a keyed order, read ahead of the training loop.
 
     ::
@@ -52,6 +52,8 @@ class Loader(LoaderFacts):
             takes the list of samples and returns tensors, or a tuple or dict of them.
         ragged: Names of fields whose rows may differ in length although some samples do not show it; or whether to look
             for such fields (as with None, unless batches are stacked). Of a user's dataset only.
+        pure: Whether a sample is the same every time. A dataset that is random on purpose is seeded by the key of each
+            row, read without threads, and kept by no tier.
         pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
@@ -92,6 +94,7 @@ class Loader(LoaderFacts):
         weights: Weight of each sample, for the weighted order; or ``"inverse_frequency"``.
         label_field: Field that ``"inverse_frequency"`` counts.
         num_draws: Draws of an epoch of the weighted order; None: as many as samples.
+        num_epochs: Epochs of the whole run, where they are known: what would never be asked for again is not kept.
         sampler: An iterable of sample indices, like torch's samplers, instead of ``shuffle`` and ``order``.
         batch_sampler: An iterable of lists of indices, each the batch of a step over all ranks, instead of
             ``batch_size``, ``shuffle``, ``order``, ``sampler`` and ``drop_last``.
@@ -115,6 +118,7 @@ class Loader(LoaderFacts):
         names: Sequence[str] | None = None,
         collate: str | Callable[..., Any] = "stack",
         ragged: bool | Sequence[str] | None = None,
+        pure: bool = True,
         pad_id: int = 0,
         pad_multiple: int = 8,
         pad_length: int | None = None,
@@ -149,6 +153,7 @@ class Loader(LoaderFacts):
         weights: Any = None,
         label_field: str = "label",
         num_draws: int | None = None,
+        num_epochs: int | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         drop_last: Literal[True, False, "pad"] | None = None,
@@ -163,7 +168,7 @@ class Loader(LoaderFacts):
         }
         self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
-        self._source = as_source(source, ragged=_ragged(collate, batch_size, ragged))
+        self._source = as_source(source, ragged=ragged_fields(collate, batch_size, ragged), pure=pure)
         self._counters = Counters(
             self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
         )
@@ -302,10 +307,3 @@ class Loader(LoaderFacts):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _ragged(collate: object, batch_size: object, fields: bool | Sequence[str] | None) -> bool | Sequence[str]:
-    """Return which fields of a user's dataset may be ragged: those named, or those that look so unless stacked."""
-    if fields is None:
-        return collate != "stack" or batch_size is None
-    return fields if isinstance(fields, bool | str) else list(fields)

@@ -19,6 +19,7 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.loader.slots import SlotLayout
+from flodl_pipe.loader.source_reads import require_readable
 from flodl_pipe.loader.targets import target_device
 from flodl_pipe.loader.tiers import TierPlan, plan_tiers
 from flodl_pipe.loader.upload import number_bytes
@@ -28,6 +29,7 @@ from flodl_pipe.memory.probe import num_cpus, probe_host
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import EpochSteps
+from flodl_pipe.sources.impure import ImpureSource
 from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
@@ -125,7 +127,9 @@ def outline_engine(
     held_bytes = process_ledger().held_bytes + source_bytes
     memory = probe_host()
     share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
-    knobs = Knobs("streaming" if shared is not None else config.mode, config.prefetch, config.readers)
+    require_readable(source, config)
+    inline = isinstance(source, ImpureSource) and config.reader_kind == "thread"
+    knobs = Knobs("streaming" if shared is not None else config.mode, config.prefetch, 0 if inline else config.readers)
     plan = plan_engine(
         knobs,
         sizes,

@@ -23,6 +23,7 @@ from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ChangedError, StagingError
 from flodl_pipe.loader.ledger import SkipLedger, reason_of
+from flodl_pipe.loader.source_reads import Picks
 from flodl_pipe.loader.stored import StoredRows
 
 __all__ = ["SkippingReads", "replacements"]
@@ -96,13 +97,16 @@ class SkippingReads:
         self._find(self._not_known(samples))
         return self._not_known(samples)
 
-    def read(self, samples: IndexArray, step_rows: int, here: slice | None = None) -> tuple[Columns, BoolArray | None]:
+    def read(
+        self, samples: IndexArray, step_rows: int, here: slice | None = None, *, picks: Picks | None = None
+    ) -> tuple[Columns, BoolArray | None]:
         """Return stored rows, and which of them are what they should be.
 
         Args:
             samples: Samples of whole steps.
             step_rows: Rows of each step.
             here: Which of the rows are wanted; None: all.
+            picks: What the rows are read for, where the source is impure.
 
         Returns:
             The rows, valid until this thread's next call, and a bool array of as many; None when all are good.
@@ -112,15 +116,16 @@ class SkippingReads:
             Exception: what the source raises, unless it is skipped.
         """
         here = slice(0, len(samples)) if here is None else here
+        picks = None if picks is None else picks.part(here)
         if self._ledger is None:
-            return self._stored.read(samples[here]), None
+            return self._stored.read(samples[here], picks), None
         was_tried_again = False
         while True:
             replaced = self._replaced(samples, step_rows)
             part = None if replaced is None else replaced.part(here)
             wanted = samples[here] if part is None else part.samples
             try:
-                stored = self._read(wanted, part)
+                stored = self._read(wanted, part, picks)
             except _NOT_OF_A_SAMPLE:
                 raise
             except Exception:
@@ -134,14 +139,14 @@ class SkippingReads:
                 continue
             return stored, None if part is None or part.good.all() else part.good
 
-    def _read(self, wanted: IndexArray, part: _Replaced | None) -> Columns:
+    def _read(self, wanted: IndexArray, part: _Replaced | None, picks: Picks | None) -> Columns:
         if part is None or not part.empty.any():
-            return self._stored.read(wanted)
+            return self._stored.read(wanted, picks)
         if part.empty.all():
             return _zeros(self._spec, len(wanted))
         # Any row that can be read holds their place until it is blanked.
         places = np.where(part.empty, wanted[int(np.argmin(part.empty))], wanted)
-        return {name: _blanked(column, part.empty) for name, column in self._stored.read(places).items()}
+        return {name: _blanked(column, part.empty) for name, column in self._stored.read(places, picks).items()}
 
     def _replaced(self, samples: IndexArray, step_rows: int) -> _Replaced | None:
         """Return what to read for the rows of whole steps; None where all are good."""

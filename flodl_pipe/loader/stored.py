@@ -1,6 +1,5 @@
 """Stored rows, from the resident set once it is there and from the source until then, and what is done with them."""
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import final
@@ -14,8 +13,10 @@ from flodl_pipe.errors import StagingError
 from flodl_pipe.keyed.digest import row_hashes
 from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.resident import ResidentSet
+from flodl_pipe.loader.source_reads import Picks, SourceReads
 from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
 from flodl_pipe.staging.cascade import Cascade
+from flodl_pipe.staging.ragged_cascade import RaggedCascade
 
 __all__ = ["StoredRows", "part_of"]
 
@@ -28,8 +29,8 @@ class StoredRows:
         source: Where rows come from.
         names: Names of the delivered fields in a batch, in the source's order of fields.
         resident: The resident set, asked first once it is ready; None when streaming.
-        read_lock: Held around each read of a source that is not thread-safe.
-        cascade: Reads rows of fixed shape: from tiers, and from the source; None: from the source alone.
+        reads: Reads the source.
+        cascade: Reads tiers, and for what they lack the source.
         as_stored: Whether rows are delivered as they are stored, for a device to deliver.
     """
 
@@ -39,8 +40,8 @@ class StoredRows:
         names: Sequence[str],
         *,
         resident: ResidentSet | None,
-        read_lock: contextlib.AbstractContextManager[object],
-        cascade: Cascade | None = None,
+        reads: SourceReads,
+        cascade: Cascade | RaggedCascade,
         as_stored: bool = False,
     ) -> None:
         self._source = source
@@ -51,11 +52,15 @@ class StoredRows:
         self._names = list(zip(delivered.names, names, strict=True))
         self._cascade = cascade
         self._resident = resident
-        self._read_lock = read_lock
+        self._reads = reads
         self._scratch = threading.local()
 
-    def read(self, indices: IndexArray) -> Columns:
+    def read(self, indices: IndexArray, picks: Picks | None = None) -> Columns:
         """Return the stored rows of some samples; arrays are valid until this thread's next call.
+
+        Args:
+            indices: The samples.
+            picks: What they are read for, where the source is impure; None: pick 0.
 
         Raises:
             StagingError: if there is no memory for them.
@@ -63,9 +68,9 @@ class StoredRows:
         """
         if self._resident is not None and self._resident.is_ready:
             return dict(self._resident.gather(indices))
-        if self._ragged is not None:
-            with self._read_lock:
-                return self._ragged.read_rows(indices)
+        cascade = self._cascade
+        if isinstance(cascade, RaggedCascade):
+            return self._reads.read_rows(indices, picks) if self._reads.is_impure else cascade.read_rows(indices)
         num_rows = len(indices)
         try:
             stored = self._buffers(num_rows)
@@ -75,11 +80,10 @@ class StoredRows:
                 "loader.batch_size, or lift the limit on memory (ulimit -v, the control group's)"
             ) from error
         rows = np.arange(num_rows, dtype=np.int64)
-        if self._cascade is not None:
-            self._cascade.read_into(indices, rows, stored)
+        if self._reads.is_impure:
+            self._reads.read_into(indices, rows, stored, picks)
         else:
-            with self._read_lock:
-                self._source.read_into(indices, rows, stored)
+            cascade.read_into(indices, rows, stored)
         return dict(stored)
 
     def hashes(self, stored: Columns, epoch: int, rows: Rows) -> WordArray:

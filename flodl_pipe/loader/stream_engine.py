@@ -9,10 +9,13 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, LoaderError, ResumeError
-from flodl_pipe.loader.feed import Feed
+from flodl_pipe.loader.device_engine import DeviceEngine
+from flodl_pipe.loader.device_side import DeviceSide
+from flodl_pipe.loader.feed import Feed, Pass
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.slots import SlotPool
+from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.loader.stream_outline import outline_stream
 from flodl_pipe.loader.stream_reading import StreamReading
 from flodl_pipe.loader.stream_sequence import StreamSequence
@@ -22,6 +25,7 @@ from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["StreamEngine"]
 
@@ -67,7 +71,7 @@ class StreamEngine:
             )
         outline = outline_stream(source, config, sampling, parts, global_batch=global_batch, context=context)
         self._source, self._sampling, self._context = source, sampling, context
-        self._turn_rows, self._making = outline.turn_rows, outline.making
+        self._turn_rows, self._making = outline.turn_rows, outline.host_making
         self._keep_digest = keep_digest
         self.stream, self.plan = outline.stream, outline.plan
         estimate = source.num_samples_estimate
@@ -77,18 +81,34 @@ class StreamEngine:
         self.steps: EpochSteps | None = None
         self.num_batches: int | None = None if estimate is None else max(1, estimate // global_batch)
         self.max_rows = outline.layout.max_rows
+        self.names = outline.making.spec.names
         self._ledger = process_ledger()
         self._owner = self._ledger.new_owner()
         try:
             self._ledger.take(self._owner, "stream buffers", source.buffer_bytes, self.plan.share)
             self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
+            self._device = (
+                None
+                if outline.device is None
+                else DeviceEngine(
+                    outline.device,
+                    outline.making,
+                    outline.layout,
+                    None,
+                    config,
+                    seed=sampling.seed,
+                    owner=self._owner,
+                    keep_digest=keep_digest,
+                )
+            )
         except BaseException:
             self._ledger.release(self._owner)
             raise
-        self.pool = SlotPool(outline.layout, self.plan.num_slots)
+        device = self._device
+        self.pool = SlotPool(outline.layout, self.plan.num_slots, None if device is None else device.host_slab)
         self._pool_lock = threading.RLock()
         self._lengths: tuple[int, tuple[int, ...]] | None = None
-        self._reading: StreamReading | None = None
+        self._reading: Pass | None = None
         self._process = os.getpid()
 
     @property
@@ -161,7 +181,20 @@ class StreamEngine:
         """Refuse: what stands where in a stream is known once it was read."""
         raise LoaderError(f"step {step} of epoch {epoch} cannot be told beforehand: {_NO_INDEX}")
 
-    def read(self, spot: Spot) -> StreamReading:
+    @property
+    def side(self) -> DeviceSide | None:
+        """The device that batches are delivered to; None for the CPU."""
+        return None if self._device is None else self._device.side
+
+    def counts(self) -> tuple[TierCount, ...]:
+        """Nothing of a stream is kept."""
+        return ()
+
+    def traffic(self) -> Traffic:
+        """Return what was copied to the device so far; what is read is the stream's."""
+        return Traffic(0, 0, 0 if self._device is None else self._device.upload.num_bytes)
+
+    def read(self, spot: Spot) -> Pass:
         """Start reading an epoch from a place on; see :class:`flodl_pipe.loader.feed.Feed`."""
         self._source.check_unchanged()
 
@@ -178,7 +211,7 @@ class StreamEngine:
             )
             return sequence, None if lengths is None else sum(lengths)
 
-        self._reading = StreamReading(
+        inner = StreamReading(
             self.plan,
             self._source,
             begin,
@@ -189,6 +222,12 @@ class StreamEngine:
             seed=self._sampling.seed,
             keep_digest=self._keep_digest,
         )
+        self._reading = inner
+        if self._device is not None:
+            self._device.side.epoch_starts()
+            self._reading = self._device.wrap(
+                inner, self.pool, self._pool_lock, None, num_readers=self.plan.num_readers
+            )
         return self._reading
 
     def granted(self) -> tuple[tuple[str, int], ...]:
@@ -204,6 +243,8 @@ class StreamEngine:
             return
         if self._reading is not None:
             self._reading.stop()
+        if self._device is not None:
+            self._device.close()
         self._ledger.release(self._owner)
         self._source.close()
 

@@ -7,12 +7,16 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, StagingError
+from flodl_pipe.loader.device_plan import DevicePlan, plan_device
+from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.making import Making, making_for
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.plan import EnginePlan, Knobs, Sizes, plan_engine
 from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.loader.stream_steps import StreamSteps
+from flodl_pipe.loader.targets import target_device
+from flodl_pipe.loader.upload import number_bytes
 from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus, probe_host
@@ -37,6 +41,7 @@ class StreamOutline:
         making: How delivered rows become batches.
         layout: Where each field of a step lies.
         plan: Ring and reader, and what they take.
+        device: What may be held of a device; None where batches are delivered on the CPU.
     """
 
     source: Stream
@@ -46,6 +51,12 @@ class StreamOutline:
     making: Making
     layout: SlotLayout
     plan: EnginePlan
+    device: DevicePlan | None = None
+
+    @property
+    def host_making(self) -> Making:
+        """What the reader makes: batches, or what a device makes batches of."""
+        return self.making if self.device is None else self.device.host.making
 
 
 def outline_stream(
@@ -72,6 +83,11 @@ def outline_stream(
             needs an index.
         StagingError: if the mode is forced to be resident, or memory would be refused.
     """
+    if config.reader_kind == "process":
+        raise ConfigError.at(
+            "loader.reader_kind",
+            "process, but a stream's rows come one after the other, from one reader; use thread",
+        )
     if sampling.drop_last == "pad":
         raise ConfigError.at(
             "sampling.drop_last",
@@ -88,7 +104,10 @@ def outline_stream(
         )
     making = making_for(source.delivered.renamed(config.names), parts, context.world_size)
     steps = StreamSteps(global_batch, sampling.drop_last, epoch=0, position=0, context=context, unit=making.unit)
-    layout = SlotLayout(making.spec, steps.max_rows)
+    shared = target_device(config)
+    host = None if shared is None else host_side(source, making)
+    made = making if host is None else host.making
+    layout = SlotLayout(made.spec, steps.max_rows, 0 if host is None else number_bytes(steps.max_rows))
     estimate = source.num_samples_estimate
     sizes = Sizes(
         step_rows=steps.max_rows,
@@ -98,7 +117,8 @@ def outline_stream(
         resident_bytes=0,
         thread_safe=False,
         tiers_off=NO_TIERS,
-        pass_bytes=making.pass_bytes(steps.max_rows),
+        pass_bytes=made.pass_bytes(steps.max_rows),
+        further_slots=0 if host is None else 2,
     )
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)
@@ -119,6 +139,20 @@ def outline_stream(
         available_bytes=memory.available_bytes - source.buffer_bytes,
         num_cpus=num_cpus(),
     )
+    device = None
+    if shared is not None and host is not None:
+        device = plan_device(
+            shared,
+            host,
+            None,
+            None,
+            config,
+            step_rows=steps.max_rows,
+            num_steps=sizes.num_steps,
+            row_bytes=made.spec.row_bytes,
+            delivered_row_bytes=making.spec.row_bytes,
+            num_epochs=None,
+        )
     shuffle = f"shuffled seed={sampling.seed}" if sampling.shuffle else "in storage order"
     order_tag = f"stream {source.tag} {shuffle}"
     return StreamOutline(
@@ -129,6 +163,7 @@ def outline_stream(
         making=making,
         layout=layout,
         plan=replace(plan, group_steps=1, handover_group_steps=1, step_parts=1),
+        device=device,
     )
 
 

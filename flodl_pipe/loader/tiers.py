@@ -24,11 +24,13 @@ from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.weighted import WeightedOrder
 from flodl_pipe.sources.ordering import Mixed
-from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
+from flodl_pipe.sources.ragged_source import RAGGED_TIERS_OFF
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.disk_records import RecordLayout
 from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
 from flodl_pipe.staging.ram_cache import RankRange, rows_fitting
+from flodl_pipe.staging.ram_ragged import ragged_rows_fitting
 from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
 from flodl_pipe.units import format_bytes
 
@@ -37,7 +39,7 @@ __all__ = ["TierPlan", "TierRange", "disk_folder", "plan_tiers", "ranking_for"]
 # Windows that share this much of their bytes are not worth a row each on disk.
 _MOST_OVERLAP = 1.25
 # What the disk stage knows of a row in memory: where it lies.
-_PLACE_BYTES = 8
+_PLACE_BYTES, _FAR_PLACE_BYTES, _FAR = 4, 8, 1 << 31
 
 
 @final
@@ -147,6 +149,8 @@ def plan_tiers(
             f"{format_bytes(config.disk_stage)}, but {off}; set disk_stage=0, or use a source that gives samples one "
             "by one, by number",
         )
+    if isinstance(source, RaggedSource) and off == RAGGED_TIERS_OFF:
+        return _ragged_tiers(source, order, config, once_only(order, num_epochs), room_bytes)
     if mode == "resident":
         off = "the set is resident"
     off = off or once_only(order, num_epochs)
@@ -176,7 +180,30 @@ def plan_tiers(
         why = f"{left} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
         ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
     disk = _disk(source, ranking, config, ram)
-    return TierPlan(ranking, ram, disk, ranking.held_bytes + disk.num_rows * _PLACE_BYTES)
+    return TierPlan(ranking, ram, disk, ranking.held_bytes + _places(disk.num_rows))
+
+
+def _places(num_rows: int) -> int:
+    return num_rows * (_PLACE_BYTES if num_rows < _FAR else _FAR_PLACE_BYTES)
+
+
+def _ragged_tiers(
+    source: RaggedSource, order: Order, config: LoaderConfig, off: str | None, room_bytes: int
+) -> TierPlan:
+    """Return what may be held of samples of different lengths: in the RAM cache only."""
+    no_disk = TierRange.off("rows of different lengths are not kept on disk")
+    if off is None and not config.sample_cache:
+        off = "loader.sample_cache=false"
+    if off is not None:
+        return TierPlan(StorageOrder(len(source)), TierRange.off(off), no_disk)
+    ranking = ranking_for(source, order)
+    found = ragged_rows_fitting(source, ranking, max(0, room_bytes - ranking.held_bytes))
+    why = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it; samples differ in length"
+    # Taken in as they come until the grant is used up: samples may be longer than was reckoned with.
+    num_bytes = max(0, room_bytes - ranking.held_bytes) if found.num_ranks < len(source) else 2 * found.num_bytes
+    num_bytes = min(num_bytes, max(0, room_bytes - ranking.held_bytes))
+    ram = TierRange(found.first_rank, found.num_ranks, num_bytes, why)
+    return TierPlan(ranking, ram, no_disk, ranking.held_bytes)
 
 
 def _is_read_ahead_only(source: Source) -> bool:

@@ -11,12 +11,12 @@ import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
-from flodl_pipe.sources.protocol import Source
+from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.staging.protocol import Tier, TierCount
 
 __all__ = ["Cascade", "SourceCount"]
@@ -38,6 +38,17 @@ class SourceCount:
     num_bytes: int
 
 
+class Readable(Protocol):
+    """What stands behind the tiers: a source, or whatever reads one."""
+
+    spec: SampleSpec
+    """The stored row."""
+
+    def read_into(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
+        """Read samples into rows; see :meth:`flodl_pipe.sources.protocol.Source.read_into`."""
+        ...
+
+
 @final
 class Cascade:
     """Tiers and the source behind them. Thread-safe.
@@ -50,7 +61,7 @@ class Cascade:
 
     def __init__(
         self,
-        source: Source,
+        source: Readable,
         tiers: Sequence[Tier],
         *,
         read_lock: contextlib.AbstractContextManager[object],

@@ -12,7 +12,6 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, IndexArray
 from flodl_pipe.batch.ragged import Columns, Ragged
-from flodl_pipe.sources.protocol import RaggedSource
 from flodl_pipe.staging.cascade import SourceCount
 from flodl_pipe.staging.protocol import TierCount
 
@@ -41,6 +40,14 @@ class RaggedTier(Protocol):
         ...
 
 
+class RaggedReadable(Protocol):
+    """What stands behind the tiers: a ragged source, or whatever reads one."""
+
+    def read_rows(self, indices: IndexArray) -> Columns:
+        """Return samples as stored; see :meth:`flodl_pipe.sources.protocol.RaggedSource.read_rows`."""
+        ...
+
+
 @final
 class RaggedCascade:
     """Tiers and the ragged source behind them. Thread-safe.
@@ -53,7 +60,7 @@ class RaggedCascade:
 
     def __init__(
         self,
-        source: RaggedSource,
+        source: RaggedReadable,
         tiers: Sequence[RaggedTier],
         *,
         read_lock: contextlib.AbstractContextManager[object],

@@ -89,7 +89,7 @@ def test_a_fault_that_is_no_samples_is_raised():
         read(indices, rows, out)
 
     source.read_into = refuses_crowds
-    with skipping(source, readers=0, mode="streaming") as loader:
+    with skipping(source, readers=0, mode="streaming", sample_cache=False) as loader:
         with pytest.raises(OSError, match="too many at once"):
             run(loader)
         assert loader.skipped == ()
@@ -124,7 +124,7 @@ def test_windows_with_damaged_tokens(shard, way):
 @pytest.mark.parametrize("way", WAYS[:4])
 def test_a_shard_that_is_cut_off_while_it_is_read_is_other_data(shard, way):
     np.zeros(200_000, dtype="<u2").tofile(shard)
-    with skipping(tokens(shard), shuffle=False, **way) as loader:
+    with skipping(tokens(shard), shuffle=False, sample_cache=False, **way) as loader:
         with pytest.raises(ChangedError, match=r"shard\.bin"):
             for number, _ in enumerate(loader):
                 if number == 2:
@@ -145,7 +145,7 @@ def test_a_shard_whose_middle_the_disk_does_not_give(shard, way, monkeypatch):
         read(indices, rows, out)
 
     monkeypatch.setattr(source, "read_into", torn)
-    with skipping(source, **way) as loader:
+    with skipping(source, sample_cache=False, **way) as loader:
         require_skipped(run(loader), whole, lost)
         assert {sample for sample, _ in loader.skipped} == lost
 

@@ -1,0 +1,67 @@
+"""What a loop may change while it runs: how much is kept on the device, and when nothing may happen there."""
+
+import contextlib
+
+from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.device_side import DeviceSide
+from flodl_pipe.loader.facts import LoaderFacts
+
+__all__ = ["LoaderControls"]
+
+
+class LoaderControls(LoaderFacts):
+    """The knobs of :class:`flodl_pipe.Loader` that can be turned at run time. On a CPU there is nothing to turn."""
+
+    @property
+    def prefetch_depth(self) -> int:
+        """Steps that are kept in flight: on the device, or on the CPU read ahead of the loop."""
+        side = self._engine.side
+        return self._engine.plan.depth if side is None else side.depth
+
+    def set_prefetch_depth(self, depth: int) -> None:
+        """Keep this many steps in flight on the device from now on; the depth no longer adapts by itself.
+
+        Args:
+            depth: Steps, at least 1.
+
+        Raises:
+            LoaderError: if it is less than 1, or batches are delivered on the CPU.
+            StagingError: if that many do not fit.
+        """
+        self._side("set_prefetch_depth").set_prefetch_depth(depth)
+
+    def auto_resize(self) -> None:
+        """Size the steps in flight and the sample pool by the device memory that is free now.
+
+        The depth no longer adapts by itself afterwards; call it again, between epochs, when memory has come or gone.
+
+        Raises:
+            LoaderError: if batches are delivered on the CPU.
+        """
+        self._side("auto_resize").auto_resize()
+
+    def set_activation_reserve(self, num_bytes: int | None) -> None:
+        """State how much device memory a training step takes beside the model; None: it is seen after the first steps.
+
+        Raises:
+            LoaderError: if it is negative, or batches are delivered on the CPU.
+        """
+        self._side("set_activation_reserve").set_activation_reserve(num_bytes)
+
+    def pause(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the loader does nothing on the device, for example while a CUDA graph is captured.
+
+        Readers go on reading on the host. A batch that is ready may be taken inside; where none is, ``next`` raises a
+        ``LoaderError`` instead of waiting for ever.
+        """
+        side = self._engine.side
+        return contextlib.nullcontext() if side is None else side.pause()
+
+    def _side(self, what: str) -> DeviceSide:
+        side = self._engine.side
+        if side is None:
+            raise LoaderError(
+                f"{what}() is about device memory, and this loader delivers on the CPU; set loader.prefetch, "
+                "loader.ram_max_usage or loader.sample_cache when it is built"
+            )
+        return side
