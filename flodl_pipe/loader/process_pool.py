@@ -93,6 +93,11 @@ class ProcessPool:
         return tuple(worker.pid for worker in self._workers if worker.is_alive and worker.pid is not None)
 
     @property
+    def num_idle(self) -> int:
+        """Processes that have nothing to do."""
+        return sum(not worker.tasks for worker in self._workers)
+
+    @property
     def is_usable(self) -> bool:
         """Whether it reads still."""
         return self._failure is None

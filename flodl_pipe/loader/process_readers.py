@@ -1,7 +1,8 @@
 """Reader processes: a source whose samples take Python's time is read by several processes at once.
 
-The source goes to each process once, when it starts. What is asked for is cut into tasks, of some milliseconds each and
-at least one for every process, so that one large read keeps all of them busy, and so do several small ones at once.
+The source goes to each process once, when it starts. What is asked for is cut into tasks, one for every process that is
+idle: so one large read keeps all of them busy. When all are busy anyhow, it goes to one of them as it is, since large
+tasks leave a process more time until its next one must be there. Two readers for each process keep one task waiting.
 Samples come back through shared memory and are copied to the caller's rows: 3 KB take less than 1 us.
 
 Which process reads a sample makes no difference to it: a pure source gives the same bytes anywhere, and the randomness
@@ -30,10 +31,8 @@ from flodl_pipe.sources.protocol import Source
 __all__ = ["ProcessReaders", "ReaderStart"]
 
 _LANE_BYTES: Final = 16 << 20
-# A round trip takes 0.1 to 0.2 ms: tasks shorter than the least are not worth a process, and longer ones than the most
-# leave others idle at the end of a batch.
+# A round trip takes 0.1 to 0.2 ms: tasks shorter than this are not worth a process.
 _LEAST_S: Final = 2e-3
-_MOST_S: Final = 10e-3
 _NEW_WEIGHT: Final = 0.2
 
 
@@ -61,7 +60,7 @@ class ProcessReaders:
         self._spec = source.spec
         row_bytes = 1 if source.spec.is_ragged else source.spec.row_bytes
         most = max(1, _LANE_BYTES // row_bytes)
-        self._layout = LaneLayout(source.spec, min(most, -(-max_rows // num_processes)))
+        self._layout = LaneLayout(source.spec, min(most, max_rows))
         self._source: Source | PickledSource = source if start == "fork" else pickle_source(source)
         self._row_s = 0.0
         self._kept: list[ProcessPool] = []
@@ -164,7 +163,7 @@ class ProcessReaders:
         """Have samples read, and take them task by task as they come."""
         pool = self._pool()
         done: queue.SimpleQueue[Task] = queue.SimpleQueue()
-        size = self._task_rows(len(indices))
+        size = self._task_rows(len(indices), pool.num_idle)
         tasks = [
             Task(
                 *(first, indices[first : first + size], None if repeats is None else repeats[first : first + size]),
@@ -218,13 +217,12 @@ class ProcessReaders:
             )
         return self._kept[0]
 
-    def _task_rows(self, count: int) -> int:
+    def _task_rows(self, count: int, num_idle: int) -> int:
         """Return how many samples a task gets."""
-        total_s = count * self._row_s
-        parts: float = self.num_processes
-        if total_s:
-            parts = max(1, min(parts, total_s / _LEAST_S), total_s / _MOST_S)
-        return max(1, min(self._layout.num_rows, -(-count // int(parts))))
+        parts = max(1, num_idle)
+        if self._row_s:
+            parts = max(1, min(parts, int(count * self._row_s / _LEAST_S)))
+        return max(1, min(self._layout.num_rows, -(-count // parts)))
 
     def _measure(self, task: Task) -> None:
         row_s = task.took_s / task.num_samples

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 def torch_loader(dataset, num_workers=2, **keywords):
     """A torch DataLoader whose workers start the same way on every platform."""
     multiprocessing.set_forkserver_preload(["torch", "numpy"])
-    return DataLoader(dataset, num_workers=num_workers, multiprocessing_context="forkserver", **keywords)
+    context = "forkserver" if num_workers else None
+    return DataLoader(dataset, num_workers=num_workers, multiprocessing_context=context, **keywords)
 
 
 class Integers(IterableDataset):
