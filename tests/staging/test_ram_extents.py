@@ -60,15 +60,16 @@ def test_a_range_that_fits_is_within_the_grant_and_holds_exactly_its_samples(tmp
         assert cache.count().held_bytes == cache.num_bytes
 
 
+@pytest.mark.parametrize("rates", [(0.5, 3.0, 0.7), (3.0, 0.1, 2.0)])
 @pytest.mark.parametrize("kind", sorted(SHARING))
-def test_ranked_parts_are_several_runs_of_bytes(tmp_path: Path, kind: str) -> None:
+def test_ranked_parts_are_several_runs_of_bytes(tmp_path: Path, kind: str, rates: tuple[float, ...]) -> None:
     source = real_sources.make(kind, tmp_path)
     third = len(source) // 3
     ranking = ByParts(
         [
-            RankedPart(0, third, 0.5),
-            RankedPart(third, third, 3.0),
-            RankedPart(2 * third, len(source) - 2 * third, 0.7),
+            RankedPart(0, third, rates[0]),
+            RankedPart(third, third, rates[1]),
+            RankedPart(2 * third, len(source) - 2 * third, rates[2]),
         ]
     )
     found = rows_fitting(source, ranking, 10**12, skip_ranks=5)
