@@ -53,7 +53,7 @@ def _pieces(begin: int, size: int, axes: Iterable[tuple[int, int]]) -> list[tupl
     in_order = sorted(axes)
     piece, starts = size, np.full(1, begin, np.int64)
     for step, count in in_order:
-        if len(starts) == 1 and step <= piece:
+        if step <= piece:  # never again after the first that is not
             piece += step * (count - 1)
         elif count > 1:
             if len(starts) * count > _PIECES:
