@@ -31,8 +31,10 @@ from flodl_pipe.sources.protocol import Source
 __all__ = ["ProcessReaders", "ReaderStart"]
 
 _LANE_BYTES: Final = 16 << 20
-# A round trip takes 0.1 to 0.2 ms: tasks shorter than this are not worth a process.
+# A round trip takes 0.1 to 0.2 ms: tasks shorter than the least are not worth a process. Longer ones than the most
+# would leave the other processes idle at the end.
 _LEAST_S: Final = 2e-3
+_MOST_S: Final = 20e-3
 _NEW_WEIGHT: Final = 0.2
 
 
@@ -221,7 +223,8 @@ class ProcessReaders:
         """Return how many samples a task gets."""
         parts = max(1, num_idle)
         if self._row_s:
-            parts = max(1, min(parts, int(count * self._row_s / _LEAST_S)))
+            total_s = count * self._row_s
+            parts = max(1, min(parts, int(total_s / _LEAST_S)), int(total_s / _MOST_S))
         return max(1, min(self._layout.num_rows, -(-count // parts)))
 
     def _measure(self, task: Task) -> None:
