@@ -1,5 +1,6 @@
 """Rows read ahead are exactly the source's, however they lie, and by one read where they lie together."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 from flodl_pipe.staging.ram_reading import RowReading
+from flodl_pipe.staging.ranking import StorageOrder
 from tests.contract.tiers import Stamped, raw
 from tests.staging import real_sources
+from tests.staging.caches import cache_of
 
 
 def require_read(reading: RowReading, source: Any, indices: Any) -> None:
@@ -45,3 +48,27 @@ def test_a_source_without_extents_is_asked_for_rows() -> None:
     source = Stamped()
     require_read(RowReading(source), source, np.arange(7, 30))
     assert source.reads[-1] == list(range(7, 30))
+
+
+@pytest.mark.parametrize("kind", ["windows that overlap", "records", "tail kept"])
+def test_filling_reads_under_the_lock(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = real_sources.make(kind, tmp_path)
+    lock = threading.Lock()
+    locked: list[bool] = []
+
+    def seen(read: Any) -> Any:
+        def call(*arguments: Any) -> None:
+            locked.append(lock.locked())
+            read(*arguments)
+
+        return call
+
+    if source.extents is None:
+        monkeypatch.setattr(source, "read_into", seen(source.read_into))
+    else:
+        monkeypatch.setattr(source.extents, "read", seen(source.extents.read))
+    cache = cache_of(source, StorageOrder(len(source)), 0, len(source), lock)
+    cache.fill(lambda: False, chunk_bytes=200)
+    assert cache.is_full
+    assert locked
+    assert all(locked)
