@@ -117,7 +117,7 @@ class LoaderConfig(StrictModel):
         str, BeforeValidator(_device), WithJsonSchema({"type": "string", "pattern": f"^({_DEVICE})$"})
     ] = "auto"
     """Where batches are delivered: `cuda`, `xpu` (or one of several, `cuda:1`), `mps`, `cpu`; `auto`: the accelerator
-    of this machine, else the CPU; `simulated`: a device with the memory and speed of `simulated`, in the CPU's place."""
+    of this machine, else the CPU; `simulated`: a device as `simulated` describes it."""
 
     mode: Literal["auto", "resident", "streaming"] = "auto"
     """Hold the whole data set in memory, stream it, or decide from its size and the memory there is."""

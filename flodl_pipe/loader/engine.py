@@ -14,11 +14,10 @@ from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, ResumeError
-from flodl_pipe.loader.device_engine import DeviceEngine
+from flodl_pipe.loader.assembly import assemble
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Feed, Pass
 from flodl_pipe.loader.fill import Filler
-from flodl_pipe.loader.host_tiers import HostTiers
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
 from flodl_pipe.loader.order import may_be_made_ahead
@@ -31,11 +30,9 @@ from flodl_pipe.loader.reading import Reading
 from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
-from flodl_pipe.loader.source_reads import SourceReads, reader_processes
+from flodl_pipe.loader.source_reads import SourceReads
 from flodl_pipe.loader.statistics import Traffic
-from flodl_pipe.loader.tiers import ranking_for
 from flodl_pipe.loader.upcoming import Upcoming
-from flodl_pipe.memory.ledger import DISK, process_ledger
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.steps import EpochSteps
@@ -94,53 +91,12 @@ class Engine:
         self.num_batches: int | None = outline.steps.num_steps()
         self.max_rows = outline.steps.batch_rows
         self.names = outline.making.spec.names
+        self.side: DeviceSide | None = None
         self.plan: EnginePlan = outline.plan
-        self._ledger = process_ledger()
-        self._owner = self._ledger.new_owner()
-        self._config = config
-        needs_rows = keep_digest or outline.making.is_apart or outline.device is not None
-        self._device: DeviceEngine | None = None
-        self._reads = SourceReads(source, None)
-        try:
-            processes = reader_processes(
-                source, config, self.plan.num_readers, outline.steps.max_rows * self.plan.group_steps
-            )
-            if processes is not None:
-                self._reads = SourceReads(source, processes)
-                self._ledger.take(self._owner, "reader processes", processes.num_bytes, self.plan.share)
-            self._ledger.take(self._owner, "source", outline.held_bytes + outline.tiers.table_bytes, self.plan.share)
-            self._ledger.take(self._owner, "ring", self.plan.ring_bytes, self.plan.share)
-            kept_bytes = self.plan.resident_bytes or outline.tiers.ram.num_bytes
-            self._kept = "resident set" if self.plan.resident_bytes else "RAM cache"
-            if kept_bytes:
-                self._ledger.take(self._owner, self._kept, kept_bytes, self.plan.share)
-            self._tiers = HostTiers(
-                source,
-                self._reads,
-                outline.tiers,
-                config,
-                is_resident=self.plan.mode == "resident" and outline.device is None,
-                owner=self._owner,
-                on_give_up=partial(self._ledger.release, self._owner, self._kept),
-                needs_rows=needs_rows,
-                skips=self._skipped is not None,
-            )
-            if outline.device is not None:
-                self._device = DeviceEngine(
-                    outline.device,
-                    outline.making,
-                    outline.layout,
-                    None if outline.device.pool_off is not None else ranking_for(source, outline.order),
-                    config,
-                    seed=sampling.seed,
-                    owner=self._owner,
-                    keep_digest=keep_digest,
-                )
-        except BaseException:
-            self._reads.close()
-            self._ledger.release(self._owner)
-            raise
+        self._parts = assemble(outline, config, sampling, keep_digest=keep_digest, skips=self._skipped is not None)
+        self._reads, self._tiers, self._device = self._parts.reads, self._parts.tiers, self._parts.device
         device = self._device
+        self.side = None if device is None else device.side
         self.pool = SlotPool(outline.layout, self.plan.num_slots, None if device is None else device.host_slab)
         self._pool_lock = threading.RLock()
         host = outline.host_making
@@ -188,20 +144,13 @@ class Engine:
             return self._device.side.mode[0] == "resident" and self._device.side.is_complete
         return self.plan.mode == "resident" and self._tiers.is_filled
 
-    @property
-    def side(self) -> DeviceSide | None:
-        """The device that batches are delivered to; None for the CPU."""
-        return None if self._device is None else self._device.side
-
     def counts(self) -> tuple[TierCount, ...]:
         """Return what each tier was asked for so far, in the order in which they are asked."""
-        return (*(() if self._device is None else self._device.side.counts()), *self._tiers.counts())
+        return self._parts.counts()
 
     def traffic(self) -> Traffic:
         """Return what was read from the source and copied to the device so far."""
-        read = self._tiers.cascade.source_count()
-        uploaded = 0 if self._device is None else self._device.upload.num_bytes
-        return Traffic(read.num_rows, read.num_bytes, uploaded)
+        return self._parts.traffic()
 
     def require_global_batch(self, global_batch: int) -> None:
         """Refuse a saved global batch that this source and world cannot serve.
@@ -322,9 +271,7 @@ class Engine:
 
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted, by purpose."""
-        device = {} if self._device is None else self._ledger.grants(self._owner, self._device.side.device.name)
-        disk = self._ledger.grants(self._owner, DISK)
-        return tuple({**self._ledger.grants(self._owner), **disk, **device}.items())
+        return self._parts.granted()
 
     def start_resident(self) -> None:
         """Begin to fill memory, now that the first batch has been served."""
@@ -337,11 +284,7 @@ class Engine:
             return
         if self._reading is not None:
             self._reading.stop()
-        self._tiers.stop()
-        self._reads.close()
-        if self._device is not None:
-            self._device.close()
-        self._ledger.release(self._owner)
+        self._parts.close()
         self._close_source()
 
 

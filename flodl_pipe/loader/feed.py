@@ -97,10 +97,8 @@ class Feed(Protocol):
     names: tuple[str, ...]
     """Field names of a batch, as far as they are known."""
 
-    @property
-    def side(self) -> DeviceSide | None:
-        """The device that batches are delivered to; None for the CPU."""
-        ...
+    side: DeviceSide | None
+    """The device that batches are delivered to; None for the CPU."""
 
     def counts(self) -> tuple[TierCount, ...]:
         """Return what each tier was asked for so far, in the order in which they are asked."""

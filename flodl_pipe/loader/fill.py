@@ -27,7 +27,7 @@ from flodl_pipe.loader.planes import PlaneStore
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import Run, SlotLayout
 from flodl_pipe.loader.source_reads import Picks, SourceReads
-from flodl_pipe.loader.stored import StoredRows, part_of
+from flodl_pipe.loader.stored import StoredRows, as_items, in_steps, part_of
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.purity import require_pure
 from flodl_pipe.staging.pool_slabs import GatherPlan
@@ -184,7 +184,7 @@ class Filler:
             }
             if making.one_pass is None:
                 assert stored is not None
-                self._stored.deliver(_in_steps(part_of(stored, here), high - low), views)
+                self._stored.deliver(in_steps(part_of(stored, here), high - low), views)
                 continue
             for step in range(high - low):
                 one = slice(here.start + step * step_rows, here.start + (step + 1) * step_rows)
@@ -202,8 +202,7 @@ class Filler:
         planes, wanted = self._planes(rows), rows.part(here)
         if planes is not None and self._making.one_pass is None:
             fields = self._layout.step_views(run, num_rows, planes.opaque)
-            planes.deliver(planes.rows(wanted.samples), [view[:, here] for view in fields])
-            self._served(len(wanted.samples))
+            planes.deliver(self._plane_rows(wanted.samples), [view[:, here] for view in fields])
             return
         stored: Columns | None = None
         if planes is None:
@@ -237,8 +236,7 @@ class Filler:
     def _copy_steps(self, planes: PlaneStore, group: Group, first: int, last: int, rows: Rows) -> None:
         """Fill whole steps field by field, without stored rows in between."""
         step_rows = len(rows.samples) // group.num_steps
-        taken = planes.rows(rows.samples)
-        self._served(step_rows * (last - first))
+        taken = self._plane_rows(rows.samples)
         for run, low, high, begin in _runs(group, first, last):
             views = self._layout.step_views(run, step_rows, planes.opaque)
             here = taken[low * step_rows : high * step_rows]
@@ -251,18 +249,17 @@ class Filler:
         scratch = self._delivered(len(rows.samples))
         if isinstance(stored, PlaneStore):
             views = [
-                _as_items(array)[np.newaxis] if opaque else array[np.newaxis]
+                as_items(array)[np.newaxis] if opaque else array[np.newaxis]
                 for array, opaque in zip(scratch.values(), stored.opaque, strict=True)
             ]
-            stored.deliver(stored.rows(rows.samples), views)
-            self._served(len(rows.samples))
+            stored.deliver(self._plane_rows(rows.samples), views)
         else:
             self._stored.deliver(stored, scratch)
         self._making.one_pass.apply(scratch, rows.draws, out)
 
-    def _served(self, num_rows: int) -> None:
+    def _plane_rows(self, samples: IndexArray) -> IndexArray:
         assert self._resident is not None
-        self._resident.served(num_rows)
+        return self._resident.plane_rows(samples)
 
     def _delivered(self, num_rows: int) -> dict[str, Array]:
         """Return rows of this thread's own to deliver to."""
@@ -297,18 +294,3 @@ def _runs(group: Group, first: int, last: int) -> Iterator[tuple[Run, int, int, 
         if low < high:
             yield run, low, high, begin
         begin += run.num_slots
-
-
-def _in_steps(stored: Columns, num_steps: int) -> Columns:
-    """Return stored rows of several steps with an axis of steps before that of rows."""
-    return {
-        name: array.reshape(num_steps, len(array) // num_steps, *array.shape[1:])
-        for name, array in stored.items()
-        if isinstance(array, np.ndarray)
-    }
-
-
-def _as_items(array: Array) -> Array:
-    """Return rows as opaque items, shape ``(rows,)``."""
-    flat = array.reshape(len(array), -1)
-    return flat.view(f"V{flat.shape[1] * flat.itemsize}")[:, 0]

@@ -50,10 +50,9 @@ class Loader(LoaderControls):
         names: Other names for the batch's fields, in field order.
         collate: How samples become a batch: ``"stack"``, ``"pad"``, ``"ragged"`` (nested tensors), or a function that
             takes the list of samples and returns tensors, or a tuple or dict of them.
-        ragged: Names of fields whose rows may differ in length although some samples do not show it; or whether to look
-            for such fields (as with None, unless batches are stacked). Of a user's dataset only.
-        pure: Whether a sample is the same every time. A dataset that is random on purpose is seeded by the key of each
-            row, read without threads, and kept by no tier.
+        ragged: Names of fields of a user's dataset whose rows may differ in length; or whether to look for such fields
+            (as with None, unless batches are stacked).
+        pure: Whether a sample is the same every time; else it is seeded by its pick, and kept by no tier.
         pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
@@ -61,28 +60,24 @@ class Loader(LoaderControls):
         transforms: What is done to batches: a callable ``(batch, keys)``, a sequence or a dict of them; see
             :class:`flodl_pipe.Transform`.
         global_batch_on_resume: ``"keep"`` the saved global batch, or ``"scale"`` to this run's own.
-        device: Where batches are delivered: ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``, ``"cpu"``, ``"simulated"``;
-            ``"auto"`` is this machine's accelerator, else the CPU.
+        device: Where batches are delivered: ``"auto"``, ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``, ``"cpu"``, or
+            ``"simulated"``.
         mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` does not, ``"auto"`` decides.
         prefetch: Steps read ahead, or ``"auto"``.
         readers: Reader threads (or processes), or ``"auto"``; 0 reads inside ``next()``.
-        reader_kind: ``"process"`` for datasets whose samples are made by slow Python code; the samples, not the data
-            set, must then be what is expensive.
-        reader_start: How reader processes are started; ``"fork"`` where the dataset cannot be pickled.
-        vram_max_usage: Share of device memory that may be in use; no effect on a CPU.
+        reader_kind: ``"process"`` for datasets whose samples are made by slow Python code.
+        reader_start: How processes are started; ``"fork"`` where the dataset cannot be pickled.
+        vram_max_usage: Share of device memory that may be in use.
         vram_pool: Whether samples that were uploaded stay on the device.
-        activation_reserve: Bytes of device memory that a training step needs beside the model (or ``"2GiB"``); None:
-            seen after the first steps.
+        activation_reserve: Bytes of device memory that a training step needs beside the model, or ``"2GiB"``.
         gpu_ram_share: Share of host memory that an integrated GPU may take; None: what it reports.
         ram_max_usage: Share of the available host memory that this process's loaders may hold.
         sample_cache: Whether samples stay in host memory between epochs when streaming.
         disk_stage: Bytes (or ``"200GiB"``) of a file for samples that memory has no room for.
         disk_stage_dir: Its folder; None: the system's for temporary files.
         simulated: Memory and speed of the device ``"simulated"``.
-        check_purity: Read eight samples of the first batch a second time, and refuse a source that gives other bytes
-            then. Never done under ``python -O``.
-        on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: its row is marked in
-            ``batch.valid``, and :attr:`skipped` names it.
+        check_purity: Read eight samples of the first batch twice, and refuse a source whose bytes differ then.
+        on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: :attr:`skipped` names it then.
         max_skipped: With ``"skip"``, how many samples at most.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh order every epoch (as with None), or storage order.
@@ -91,10 +86,10 @@ class Loader(LoaderControls):
         block_samples: Samples of a block of the blocked order.
         pool_batches: Batches of a pool of the bucketed order.
         lengths: Length of each sample, for the bucketed order; None: the source says.
-        weights: Weight of each sample, for the weighted order; or ``"inverse_frequency"``.
-        label_field: Field that ``"inverse_frequency"`` counts.
+        weights: Weight of each sample, for the weighted order; or ``"inverse_frequency"`` of ``label_field``.
+        label_field: See ``weights``.
         num_draws: Draws of an epoch of the weighted order; None: as many as samples.
-        num_epochs: Epochs of the whole run, where they are known: what would never be asked for again is not kept.
+        num_epochs: Epochs of the run, where they are known: what will never be asked for again is not kept.
         sampler: An iterable of sample indices, like torch's samplers, instead of ``shuffle`` and ``order``.
         batch_sampler: An iterable of lists of indices, each the batch of a step over all ranks, instead of
             ``batch_size``, ``shuffle``, ``order``, ``sampler`` and ``drop_last``.
@@ -262,10 +257,9 @@ class Loader(LoaderControls):
         return iterator is not None and iterator.end(why)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the place after the last batch that was handed out: JSON-able, with fixed keys, the same on all ranks,
-        but for what a rank alone knows.
+        """Return the place after the last batch that was handed out, JSON-able, with fixed keys.
 
-        Skipped samples are those that this rank met. Of a stream, each rank knows the marks of the lanes that it reads;
+        It is the same on all ranks, but for skipped samples, which are those that this rank met, and lanes of a stream:
         any rank's state resumes at the same place, and reads other ranks' lanes again from their begin up to it.
 
         Raises:

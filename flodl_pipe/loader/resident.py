@@ -137,11 +137,16 @@ class ResidentSet:
     def gather(self, indices: IndexArray) -> dict[str, Array]:
         """Return copies of the stored rows of ``K`` samples, in order; only once :attr:`is_ready`."""
         assert self._store is not None
-        self.served(len(indices))
+        self._count(len(indices))
         return self._store.gather(indices)
 
-    def served(self, num_rows: int) -> None:
-        """Note that rows came from the set."""
+    def plane_rows(self, indices: IndexArray) -> IndexArray:
+        """Return the row of the planes that each sample is, for :meth:`flodl_pipe.loader.planes.PlaneStore.deliver`."""
+        assert self.planes is not None
+        self._count(len(indices))
+        return self.planes.rows(indices)
+
+    def _count(self, num_rows: int) -> None:
         with self._count_lock:
             self._num_hits += num_rows
 

@@ -48,7 +48,7 @@ def require_readable(source: Source, config: LoaderConfig) -> None:
     if isinstance(source, ImpureSource) and by_threads:
         raise ConfigError.at(
             "loader.reader_kind",
-            f"thread, with loader.readers={config.readers} and a dataset that is random on purpose (source.pure=false): "
+            f"thread, with loader.readers={config.readers} and a dataset that is random on purpose (pure=false): "
             "threads would draw from each other's generators; set reader_kind=process, or readers=0",
         )
 

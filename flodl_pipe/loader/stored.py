@@ -18,7 +18,7 @@ from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
 from flodl_pipe.staging.cascade import Cascade
 from flodl_pipe.staging.ragged_cascade import RaggedCascade
 
-__all__ = ["StoredRows", "part_of"]
+__all__ = ["StoredRows", "as_items", "in_steps", "part_of"]
 
 
 @final
@@ -130,3 +130,18 @@ def part_of(stored: Columns, rows: slice) -> Columns:
         name: column.slice(rows.start, rows.stop) if isinstance(column, Ragged) else column[rows]
         for name, column in stored.items()
     }
+
+
+def in_steps(stored: Columns, num_steps: int) -> Columns:
+    """Return stored rows of several steps with an axis of steps before that of rows."""
+    return {
+        name: array.reshape(num_steps, len(array) // num_steps, *array.shape[1:])
+        for name, array in stored.items()
+        if isinstance(array, np.ndarray)
+    }
+
+
+def as_items(array: Array) -> Array:
+    """Return rows as opaque items, shape ``(rows,)``."""
+    flat = array.reshape(len(array), -1)
+    return flat.view(f"V{flat.shape[1] * flat.itemsize}")[:, 0]

@@ -105,6 +105,7 @@ class StreamEngine:
             self._ledger.release(self._owner)
             raise
         device = self._device
+        self.side: DeviceSide | None = None if device is None else device.side
         self.pool = SlotPool(outline.layout, self.plan.num_slots, None if device is None else device.host_slab)
         self._pool_lock = threading.RLock()
         self._lengths: tuple[int, tuple[int, ...]] | None = None
@@ -180,11 +181,6 @@ class StreamEngine:
     def what(self, epoch: int, step: int) -> NoReturn:
         """Refuse: what stands where in a stream is known once it was read."""
         raise LoaderError(f"step {step} of epoch {epoch} cannot be told beforehand: {_NO_INDEX}")
-
-    @property
-    def side(self) -> DeviceSide | None:
-        """The device that batches are delivered to; None for the CPU."""
-        return None if self._device is None else self._device.side
 
     def counts(self) -> tuple[TierCount, ...]:
         """Nothing of a stream is kept."""

@@ -1,6 +1,7 @@
 """The adapter through which the probes of shared/cases see this package: files of fixed-stride records."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Opened:
 
 
 class Adapter:
-    """Probes' word for it -> ours. There is no cache on disk to point at."""
+    """Probes' word for it -> ours. A cache on disk is the disk stage, and memory keeps nothing then."""
 
     def open(
         self,
@@ -84,6 +85,8 @@ class Adapter:
         world=1,
         evaluate=False,
         augment=None,
+        cache_dir=None,
+        cache_limit=None,
     ):
         transforms = None
         if augment is load_probes().noise:
@@ -93,6 +96,15 @@ class Adapter:
             source = Changed(source, augment)
         # Training without drop_last on several ranks pads, so that all ranks have steps of one size.
         rule = drop_last or ("pad" if world > 1 and not evaluate else False)
+        cache = {}
+        if cache_dir is not None:
+            os.makedirs(cache_dir, exist_ok=True)
+            cache = {
+                "mode": "streaming",
+                "sample_cache": False,
+                "disk_stage": 1 << 20 if cache_limit is None else cache_limit,
+                "disk_stage_dir": cache_dir,
+            }
         loader = Loader(
             source,
             batch_size=batch_size,
@@ -102,5 +114,6 @@ class Adapter:
             readers=num_workers,
             transforms=transforms,
             context=RunContext(rank, world),
+            **cache,
         )
         return Opened(loader)

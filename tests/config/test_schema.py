@@ -46,7 +46,7 @@ def test_what_is_right_passes(validator, text):
         "loader: {vram_max_usage: 80}",
         "loader: {batch_size: 0}",
         "loader: {batch_size: many}",
-        "loader: {device: cuda}",
+        "loader: {device: gpu}",
         "default: [olmo_shards]",
         "defaults: {override /source: records}",
         "defaults: [{override /source: records}]\nsource: {seq_len: 3}",

@@ -32,7 +32,7 @@ def test_defaults_are_those_documented():
     ("keys", "message"),
     [
         ({"batch_size": 0}, "greater than or equal to 1"),
-        ({"device": "cuda"}, r"got 'cuda'.*move them with batch.to\(device\)"),
+        ({"device": "cudda"}, r"cuda:1, got 'cudda'; did you mean 'cuda'"),
         ({"mode": "fast"}, "'auto', 'resident' or 'streaming'"),
         ({"prefetch": 0}, "must be 'auto' or an integer at least 1, got 0"),
         ({"prefetch": True}, "got true"),

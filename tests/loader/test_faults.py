@@ -46,7 +46,7 @@ def test_the_resident_set_gives_way_to_the_same_error(way, caplog):
         assert "the resident set of" in caplog.text
         assert "given up: reading it failed" in caplog.text
         assert not [record for record in caplog.records if record.levelno > logging.INFO]  # the error says it all
-        assert "resident set" not in loader._engine._ledger.grants(loader._engine._owner)
+        assert "resident set" not in dict(loader.granted())
 
 
 def test_a_shortage_of_memory_ends_the_resident_set_not_the_run(monkeypatch, caplog):

@@ -163,7 +163,7 @@ def test_a_share_of_zero_still_runs_with_the_smallest_ring():
         ({"batch_size": 4, "ram_max_usage": 80}, r"did you mean 0\.8\?"),
         ({"batch_size": 4, "drop_last": "some"}, "sampling.drop_last"),
         ({"batch_size": 4, "seed": -1}, "sampling.seed"),
-        ({"batch_size": 4, "device": "cuda"}, r"batch\.to\(device\)"),
+        ({"batch_size": 4, "device": "gpu"}, r"did you mean 'cuda'"),
         ({"batch_size": 4, "names": ["a"]}, r"\['a'\] has 1 names, but the source delivers 2 fields"),
         ({"batch_size": 400}, "global batch of 400 is larger than the epoch of 100 samples"),
     ],

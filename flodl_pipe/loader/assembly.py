@@ -1,0 +1,125 @@
+"""From a loader on paper to what it holds: grants taken, processes started, tiers and the device's part set up.
+
+Grants come first. If anything is refused, all of it is given back.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.loader.device_engine import DeviceEngine
+from flodl_pipe.loader.host_tiers import HostTiers
+from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.source_reads import SourceReads, reader_processes
+from flodl_pipe.loader.statistics import Traffic
+from flodl_pipe.loader.tiers import ranking_for
+from flodl_pipe.memory.ledger import DISK, process_ledger
+from flodl_pipe.staging.protocol import TierCount
+
+__all__ = ["Assembly", "assemble"]
+
+
+@final
+@dataclass(frozen=True)
+class Assembly:
+    """What stands between a source and an engine's readers, and between those and a device.
+
+    Attributes:
+        reads: Reads the source.
+        tiers: The tiers of the host.
+        device: The device's part; None where batches are delivered on the CPU.
+        owner: Whom the ledger grants to.
+    """
+
+    reads: SourceReads
+    tiers: HostTiers
+    device: DeviceEngine | None
+    owner: int
+
+    def granted(self) -> tuple[tuple[str, int], ...]:
+        """Return the bytes of memory granted, by purpose: on the host, on disk, on the device."""
+        ledger = process_ledger()
+        device = {} if self.device is None else ledger.grants(self.owner, self.device.side.device.name)
+        return tuple({**ledger.grants(self.owner), **ledger.grants(self.owner, DISK), **device}.items())
+
+    def counts(self) -> tuple[TierCount, ...]:
+        """Return what each tier was asked for so far, in the order in which they are asked."""
+        return (*(() if self.device is None else self.device.side.counts()), *self.tiers.counts())
+
+    def traffic(self) -> Traffic:
+        """Return what was read from the source and copied to the device so far."""
+        read = self.tiers.cascade.source_count()
+        uploaded = 0 if self.device is None else self.device.upload.num_bytes
+        return Traffic(read.num_rows, read.num_bytes, uploaded)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.tiers.stop()
+        self.reads.close()
+        if self.device is not None:
+            self.device.close()
+        process_ledger().release(self.owner)
+
+
+def assemble(
+    outline: Outline, config: LoaderConfig, sampling: SamplingConfig, *, keep_digest: bool, skips: bool
+) -> Assembly:
+    """Set up what an outline says.
+
+    Args:
+        outline: The loader on paper.
+        config: Section ``loader``.
+        sampling: Section ``sampling``.
+        keep_digest: Whether to hash delivered rows.
+        skips: Whether samples that cannot be read are skipped.
+
+    Raises:
+        StagingError: if memory or disk is refused.
+        LoaderError: if reader processes cannot be started.
+    """
+    source, plan, ledger = outline.source, outline.plan, process_ledger()
+    owner = ledger.new_owner()
+    with ExitStack() as undo:
+        undo.callback(ledger.release, owner)
+        ledger.take(owner, "source", outline.held_bytes + outline.tiers.table_bytes, plan.share)
+        ledger.take(owner, "ring", plan.ring_bytes, plan.share)
+        kept_bytes = plan.resident_bytes or outline.tiers.ram.num_bytes
+        kept = "resident set" if plan.resident_bytes else "RAM cache"
+        if kept_bytes:
+            ledger.take(owner, kept, kept_bytes, plan.share)
+        if outline.tiers.disk.warning is not None:  # a disk that is memory
+            ledger.take(owner, "disk stage in memory", outline.tiers.disk.num_bytes, plan.share)
+        processes = reader_processes(source, config, plan.num_readers, outline.steps.max_rows * plan.group_steps)
+        reads = SourceReads(source, processes)
+        undo.callback(reads.close)
+        if processes is not None:
+            ledger.take(owner, "reader processes", processes.num_bytes, plan.share)
+        tiers = HostTiers(
+            source,
+            reads,
+            outline.tiers,
+            config,
+            is_resident=plan.mode == "resident" and outline.device is None,
+            owner=owner,
+            on_give_up=partial(ledger.release, owner, kept),
+            needs_rows=keep_digest or outline.making.is_apart or outline.device is not None,
+            skips=skips,
+        )
+        undo.callback(tiers.stop)
+        device = None
+        if outline.device is not None:
+            device = DeviceEngine(
+                outline.device,
+                outline.making,
+                outline.layout,
+                None if outline.device.pool_off is not None else ranking_for(source, outline.order),
+                config,
+                seed=sampling.seed,
+                owner=owner,
+                keep_digest=keep_digest,
+            )
+        undo.pop_all()
+    return Assembly(reads, tiers, device, owner)
