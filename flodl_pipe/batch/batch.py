@@ -7,15 +7,27 @@ tree functions map over its tensors.
 Shape letter: ``B`` rows of the batch.
 """
 
-from collections.abc import Iterator
-from typing import Any, Self, final
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, Self, final
 
 import torch
 from torch.utils import _pytree
 
 from flodl_pipe.keyed.pick_keys import PickKeys
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Origin"]
+
+
+class Origin(Protocol):
+    """Where several batches come from: it makes what few loops ask of a batch, when they ask."""
+
+    def pick_keys(self, place: int) -> PickKeys:
+        """Return the keys of one of the batches."""
+        ...
+
+    def cursor(self, place: int) -> Any:
+        """Return what :class:`Batch` takes as ``cursor``, for one of the batches."""
+        ...
 
 
 @final
@@ -26,15 +38,15 @@ class Batch:
     batches and no two fields share storage.
 
     Attributes:
-        pick_keys: Key of each row (sample, repeat, epoch, seed), ``B`` rows.
         weight: Factor for the mean loss of this batch, so that an average over ranks is the mean over the global
             batch; 1.0 on one process.
         valid: None when every row counts; else bool tensor of shape ``(B,)``, False where a row only fills a place.
-        cursor: Loader state after this batch, as ``Loader.state_dict()`` gave it: resume from it to continue with the
-            batch after this one.
     """
 
-    __slots__ = ("_cursor", "_names", "_tensors", "pick_keys", "valid", "weight")
+    # Keys and cursor are made when first asked for; until then a place in an origin stands for them.
+    __slots__ = ("_cursor", "_keys", "_names", "_tensors", "valid", "weight")
+    _keys: PickKeys | tuple[Origin, int]
+    _cursor: Any
 
     def __init__(
         self,
@@ -48,15 +60,60 @@ class Batch:
     ) -> None:
         self._names = names
         self._tensors = tensors
-        self.pick_keys = pick_keys
+        self._keys = pick_keys
         self.weight = weight
         self.valid = valid
         self._cursor = cursor
 
+    @classmethod
+    def of_origin(
+        cls, names: tuple[str, ...], tensors: Iterable[tuple[torch.Tensor, ...]], origin: Origin, weight: float
+    ) -> "list[Batch]":
+        """Return batches of one origin, in order, all rows of which count.
+
+        Args:
+            names: Field names, the same for all.
+            tensors: The tensors of each batch.
+            origin: Makes keys and cursor of each.
+            weight: Weight of each.
+        """
+        batches: list[Batch] = []
+        new = object.__new__  # without the call of a constructor
+        for place, own in enumerate(tensors):
+            batch = new(cls)
+            batch._names, batch._tensors = names, own  # noqa: SLF001
+            batch.weight, batch.valid = weight, None
+            batch._keys = batch._cursor = (origin, place)  # noqa: SLF001
+            batches.append(batch)
+        return batches
+
+    @property
+    def pick_keys(self) -> PickKeys:
+        """Key of each row (sample, repeat, epoch, seed), ``B`` rows."""
+        keys = self._keys
+        if isinstance(keys, tuple):
+            origin, place = keys
+            keys = self._keys = origin.pick_keys(place)
+        return keys
+
+    @pick_keys.setter
+    def pick_keys(self, keys: PickKeys) -> None:
+        self._keys = keys
+
     @property
     def cursor(self) -> dict[str, int | str] | None:
-        """Loader state after this batch; None on a batch that no loader delivered."""
-        return None if self._cursor is None else self._cursor.state()
+        """Loader state after this batch, as ``Loader.state_dict()`` gave it: resume from it to continue with the batch
+        after this one. None on a batch that no loader delivered.
+        """
+        stands = self._stands()
+        return None if stands is None else stands.state()
+
+    def _stands(self) -> Any:
+        """Return what knows the cursor."""
+        if isinstance(self._cursor, tuple):
+            origin, place = self._cursor
+            self._cursor = origin.cursor(place)
+        return self._cursor
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,7 +138,7 @@ class Batch:
         if len(names) != len(tensors) or len(set(names)) != len(names):
             raise ValueError(f"each tensor needs a name of its own, got names {names} for {len(tensors)} tensors")
         return type(self)(
-            names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._cursor
+            names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._stands()
         )
 
     def has(self, name: str) -> bool:
@@ -109,14 +166,14 @@ class Batch:
         tensors = tuple(tensor.to(device, non_blocking=non_blocking) for tensor in self._tensors)
         valid = None if self.valid is None else self.valid.to(device, non_blocking=non_blocking)
         return type(self)(
-            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=valid, cursor=self._cursor
+            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=valid, cursor=self._stands()
         )
 
     def pin_memory(self) -> Self:
         """Return the batch with every tensor in page-locked memory; needs an accelerator, as ``torch`` says."""
         tensors = tuple(tensor.pin_memory() for tensor in self._tensors)
         return type(self)(
-            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._cursor
+            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._stands()
         )
 
     def __getitem__(self, key: int | str) -> torch.Tensor:
@@ -142,9 +199,12 @@ class Batch:
         )
         return f"Batch({fields})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unflatten, (self._tensors, (self._names, self.pick_keys, self.weight, self.valid, self._stands()))
+
 
 def _flatten(batch: Batch) -> tuple[list[torch.Tensor], Any]:
-    return list(batch.values()), (batch.names, batch.pick_keys, batch.weight, batch.valid, batch._cursor)  # noqa: SLF001
+    return list(batch.values()), (batch.names, batch.pick_keys, batch.weight, batch.valid, batch._stands())  # noqa: SLF001
 
 
 def _unflatten(tensors: Any, context: Any) -> Batch:

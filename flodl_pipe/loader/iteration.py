@@ -1,9 +1,13 @@
 """The iterator of one pass: groups in order, handed out step by step as batches the loop owns."""
 
+import operator
+import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Self, final
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
+from itertools import count, islice, repeat
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -15,11 +19,32 @@ from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.identity import Place, Spot, StreamIdentity
+from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.statistics import Counters, Sums
 from flodl_pipe.sampling.steps import RankStep
 
 __all__ = ["LoaderIterator"]
+
+_Handed = tuple[Batch, int, int, Spot, WordArray | Sums]
+"""A batch, its rows, those that count, where the stream stands after it, and the sum of its row hashes."""
+
+# A named tuple's own constructor is a function in Python and takes twice as long.
+_spot: Callable[[Iterable[Any]], Spot] = partial(tuple.__new__, Spot)
+
+
+@final
+class _Process:
+    """Number of this process, without asking the system before every batch."""
+
+    number = os.getpid()
+
+
+def _note_fork() -> None:
+    _Process.number = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 @final
@@ -56,20 +81,20 @@ class LoaderIterator(Iterator[Batch]):
         on_end: Callable[[], None],
     ) -> None:
         self._reading = reading
+        self._hand_over = reading.hand_over
+        self._process = _Process.number
         self._pool = pool
         self._stream = stream
         self._seed = seed
         self._counters = counters
+        self._count = counters.count
         self._owner = owner
         self._on_step = on_step
         self._on_first = on_first
         self._on_end = on_end
         self._has_repeats = has_repeats
-        self._no_repeats: IndexArray = np.zeros(pool.layout.max_rows, dtype=np.int64)
-        self._no_repeats.setflags(write=False)  # shared by all batches of the pass
         self._num_taken = 0
-        # With the numbers of its rows and of those that count.
-        self._batches: deque[tuple[Batch, int, int, Spot, WordArray | Sums]] = deque()
+        self._handed: deque[_Handed] = deque()
         self._error: BaseException | None = None
         self._ended: str | None = None
         self._done = False
@@ -82,13 +107,14 @@ class LoaderIterator(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._ended is not None:
             raise LoaderError(self._ended)
-        self._reading.require_own_process()
-        if self._batches:
-            self._reading.hand_over()
+        if self._process != _Process.number:
+            self._reading.require_own_process()
+        if self._handed:
+            self._hand_over()
         else:
             self._take_group()
-        batch, num_rows, num_valid, spot, hash_sum = self._batches.popleft()
-        self._counters.count(num_rows, hash_sum, num_valid)
+        batch, num_rows, num_valid, spot, hash_sum = self._handed.popleft()
+        self._count(num_rows, hash_sum, num_valid)
         self._on_step(spot)
         return batch
 
@@ -96,7 +122,7 @@ class LoaderIterator(Iterator[Batch]):
         """Stop the readers; a later ``next`` raises a ``LoaderError`` that says why. Return whether it was in use."""
         live = not self._done and self._ended is None
         # A loop that counts its steps leaves an iterator that has nothing more to give: that is no second one.
-        in_use = live and bool(self._batches or self._error or self._num_taken < self._reading.ahead.num_steps)
+        in_use = live and bool(self._handed or self._error or self._num_taken < self._reading.ahead.num_steps)
         if in_use:
             self._ended = why
         if live:
@@ -132,54 +158,90 @@ class LoaderIterator(Iterator[Batch]):
             self._make_batches(group)
         if group.first_step == 0:
             self._on_first()
-        if not self._batches:
+        if not self._handed:
             self._take_group()
 
     def _make_batches(self, group: Group) -> None:
-        ahead, pool, layout, rows = self._reading.ahead, self._pool, self._pool.layout, group.rows
-        names, epoch, seed, no_repeats, skipped = (
-            layout.spec.names,
-            ahead.epoch,
-            self._seed,
-            self._no_repeats,
-            group.valid,
-        )
         num_good = group.num_steps if group.error is None else group.failed_step
-        slots = group.slots()
-        for slot in slots[num_good:]:
-            pool.put_back(slot)
-        for place in range(num_good):
-            assert rows is not None
-            step = ahead.step(group.first_step + place)
-            num_rows = step.num_rows
-            if slots:
-                tensors = tuple(map(torch.from_numpy, layout.lease_views(pool.lease(slots[place]), num_rows)))
-            else:
-                names, tensors = group.made.pop(place)
-            # Copies: the picks of many steps share one array, which a kept batch would keep whole.
-            here = slice(place * num_rows, (place + 1) * num_rows)
-            samples = rows.samples[here].copy()
-            if self._has_repeats:
-                repeats = rows.repeats[here].copy()
-            else:
-                repeats = no_repeats if num_rows == len(no_repeats) else no_repeats[:num_rows]
-            valid, num_valid, weight = _counting(step, skipped.get(place)) if skipped else _planned(step)
-            spot = Spot(epoch, step.next_position, group.lanes)
+        if num_good < group.num_steps:
+            for slot in group.slots()[num_good:]:
+                self._pool.put_back(slot)
+        if not num_good:
+            return
+        ahead, rows, weight_of = self._reading.ahead, group.rows, operator.attrgetter("num_valid", "weight")
+        assert rows is not None
+        first, last = ahead.step(group.first_step), ahead.step(group.first_step + num_good - 1)
+        num_rows = first.num_rows
+        is_plain = bool(group.runs) and not group.valid and first.num_valid == num_rows
+        if is_plain and weight_of(first) == weight_of(last):
+            positions = [last.next_position]
+            if num_good > 1:  # only the last step of an epoch may be at another distance
+                distance = ahead.step(group.first_step + 1).next_position - first.next_position
+                positions = [*islice(count(first.next_position, distance), num_good - 1), last.next_position]
+            steps = None
+        else:
+            steps = [ahead.step(group.first_step + place) for place in range(num_good)]
+            positions = [step.next_position for step in steps]
+        spots = list(map(_spot, zip(repeat(ahead.epoch), positions, repeat(group.lanes))))
+        origin = _Origin(self._stream, self._seed, rows, spots, num_rows, has_repeats=self._has_repeats)
+        names = self._pool.layout.spec.names
+        leased = self._pool.lease(group.runs, num_good, num_rows)
+        tensors = zip(*(map(torch.from_numpy, column) for column in leased), strict=True)
+        if steps is None:
+            batches = Batch.of_origin(names, tensors, origin, first.weight)
+            self._handed.extend(zip(batches, repeat(num_rows), repeat(num_rows), spots, group.hash_sums))
+            return
+        for place, step in enumerate(steps):
+            names, own = group.made.pop(place) if group.made else (names, next(tensors))
+            valid, num_valid, weight = _counting(step, group.valid.get(place))
             batch = Batch(
                 names,
-                tensors,
-                pick_keys=PickKeys(samples, repeats, epoch, seed),
+                own,
+                pick_keys=origin.pick_keys(place),
                 weight=weight,
                 valid=None if valid is None else torch.from_numpy(valid),
-                cursor=Place(self._stream, spot),
+                cursor=origin.cursor(place),
             )
             hash_sum = group.hash_sums[place] if group.lazy_sums is None else group.lazy_sums
-            self._batches.append((batch, num_rows, num_valid, spot, hash_sum))
+            self._handed.append((batch, num_rows, num_valid, spots[place], hash_sum))
 
     def _finish(self) -> None:
         self._done = True
-        self._batches.clear()
+        self._handed.clear()
         self._finalizer()
+
+
+@final
+class _Origin:
+    """Where the batches of a group come from: until a batch is asked for its keys, it keeps the picks of its group."""
+
+    __slots__ = ("_num_rows", "_repeats", "_samples", "_seed", "_spots", "_stream")
+
+    def __init__(
+        self, stream: StreamIdentity, seed: int, rows: Rows, spots: list[Spot], num_rows: int, *, has_repeats: bool
+    ) -> None:
+        self._stream = stream
+        self._seed = seed
+        self._spots = spots
+        self._num_rows = num_rows
+        self._samples = rows.samples
+        self._repeats = rows.repeats if has_repeats else None
+
+    def pick_keys(self, place: int) -> PickKeys:
+        here = slice(place * self._num_rows, (place + 1) * self._num_rows)
+        repeats = _no_repeats(self._num_rows) if self._repeats is None else self._repeats[here].copy()
+        return PickKeys(self._samples[here].copy(), repeats, self._spots[place].epoch, self._seed)
+
+    def cursor(self, place: int) -> Place:
+        return Place(self._stream, self._spots[place])
+
+
+@lru_cache(maxsize=4)
+def _no_repeats(num_rows: int) -> IndexArray:
+    """Return zeros, shared by batches."""
+    zeros = np.zeros(num_rows, dtype=np.int64)
+    zeros.setflags(write=False)
+    return zeros
 
 
 def _planned(step: RankStep) -> tuple[BoolArray | None, int, float]:

@@ -103,7 +103,9 @@ class Lookahead:
         num_rows = self.step(first_step - offset).num_rows
         begin = offset * num_rows
         end = begin + (num_steps - 1) * num_rows + self.step(first_step + num_steps - 1).num_rows
-        return self._chunk(chunk).part(slice(begin, end))
+        rows = self._chunk(chunk).part(slice(begin, end))
+        # Copies: batches keep them, and would keep the whole chunk.
+        return rows._replace(samples=_kept(rows.samples), repeats=_kept(rows.repeats))
 
     def prepare(self, step: int) -> None:
         """Plan the chunk after the one that ``step`` lies in, unless it is planned.
@@ -126,13 +128,22 @@ class Lookahead:
     def _plan(self, first: int) -> Rows:
         last = min(first + self.chunk_steps, self.num_steps)
         begin, end = self.step(first), self.step(last - 1)
-        num_full = last - first - 1
-        starts = begin.start + self._steps.global_batch * np.arange(num_full, dtype=np.int64)
-        full = (starts[:, None] + np.arange(begin.num_rows, dtype=np.int64)).ravel()
-        positions = np.concatenate([full, np.arange(end.start, end.stop, dtype=np.int64)])
-        within = positions % self._steps.num_picks
+        if begin.num_rows == self._steps.global_batch:  # of one rank: positions without a gap
+            positions = np.arange(begin.start, end.stop, dtype=np.int64)
+        else:
+            starts = begin.start + self._steps.global_batch * np.arange(last - first - 1, dtype=np.int64)
+            full = (starts[:, None] + np.arange(begin.num_rows, dtype=np.int64)).ravel()
+            positions = np.concatenate([full, np.arange(end.start, end.stop, dtype=np.int64)])
+        # A division takes longer than all else that is done to a position here.
+        within = positions if end.stop <= self._steps.num_picks else positions % self._steps.num_picks
         samples, repeats = samples_of(self._family, within, self._order.pick(within))
         for numbers in (positions, samples, repeats):
             numbers.setflags(write=False)  # they are what transforms see as keys, and readers go by them
         draws = () if self._draw is None else self._draw(samples, repeats, self.epoch)
         return Rows(positions, samples, repeats, draws)
+
+
+def _kept(numbers: IndexArray) -> IndexArray:
+    numbers = numbers.copy()
+    numbers.setflags(write=False)
+    return numbers

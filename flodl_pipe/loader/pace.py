@@ -8,8 +8,8 @@ GIL). Two kinds of loop deny it one or the other:
 * A loop in pure Python keeps the interpreter. Another thread gets it by force after 5 ms (the switch interval), and not
   even then from a loop that lets go of it for an instant now and again, as the end of every torch tensor does: the
   waiting thread wakes too late each time, and its 5 ms begin anew (seconds without a turn were measured, CPython 3.11).
-  So a loop with slow steps *hands over* between two of them while a reader has work: ``sleep(0)`` wakes the waiting
-  reader and lets it pass; it costs about 2 us where nobody waits.
+  So a loop that computes for long in a step *hands over* between two of them while a reader has work: ``sleep(0)``
+  wakes the waiting reader and lets it pass; it costs about 2 us where nobody waits.
 
 Neither has any influence on which samples come when.
 """
@@ -32,16 +32,25 @@ class Pace:
     def __init__(self, num_readers: int) -> None:
         self._num_readers = num_readers
         self._loop_step_s: float | None = None
+        self._computed_step_s: float | None = None
         self._reader_step_s: float | None = None
         self.helps = num_readers == 0
         self.hands_over = False
 
+    def loop_computed(self, processor_s: float, num_steps: int) -> None:
+        """Note the processor time of the loop's thread meanwhile, where it is known, before :meth:`loop_took`.
+
+        A loop that waits, for a device or for a processor that others are using, does not keep the interpreter.
+        """
+        self._computed_step_s = _average(self._computed_step_s, processor_s / num_steps)
+
     def loop_took(self, seconds: float, num_steps: int) -> None:
         """Note how long the loop kept a group, from taking it to asking for the next, and decide how to go on."""
-        self._loop_step_s = _average(self._loop_step_s, seconds / num_steps)
+        step_s = self._loop_step_s = _average(self._loop_step_s, seconds / num_steps)
         if self._num_readers and self._reader_step_s is not None:
-            self.helps = self._loop_step_s * self._num_readers < self._reader_step_s
-            self.hands_over = self._loop_step_s > self._reader_step_s
+            self.helps = step_s * self._num_readers < self._reader_step_s
+            kept_s = step_s if self._computed_step_s is None else min(step_s, self._computed_step_s)
+            self.hands_over = kept_s > self._reader_step_s
 
     def reader_took(self, processor_s: float, num_steps: int) -> None:
         """Note the processor time that a reader needed for a group."""

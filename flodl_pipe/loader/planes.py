@@ -209,8 +209,8 @@ class _Plane:
     def deliver(self, rows: IndexArray, out: Array) -> None:
         # Clipped, not checked: a check would make `take` copy twice, and the rows were checked.
         num_rows = len(rows)
-        if self.is_copy and len(out) == 1:
-            self._items.take(rows, out=out[0], mode="clip")
+        if self.is_copy and (len(out) == 1 or out.flags.c_contiguous):
+            self._items.take(rows, out=out.reshape(-1), mode="clip")
             return
         # Several steps are taken together and then copied apart: a second copy, out of the processor's cache, costs
         # less than a wait for the interpreter after every step.

@@ -70,7 +70,7 @@ class Reading:
         self._interrupt = interrupt
         self._on_all_claimed = on_all_claimed
         self._process = os.getpid()
-        self._taken_s = 0.0
+        self._taken_s = self._taken_processor_s = 0.0
         self._taken_steps = self._next_step = 0
         self._table = SequenceTable(
             ahead.num_steps,
@@ -115,6 +115,7 @@ class Reading:
         """
         asked_s = time.perf_counter()
         if self._taken_steps:
+            self._pace.loop_computed(time.thread_time() - self._taken_processor_s, self._taken_steps)
             self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
             plan = self._plan
             steps = plan.handover_group_steps if self._pace.hands_over else plan.group_steps
@@ -130,7 +131,7 @@ class Reading:
         if group is None:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
         self._taken_steps, self._next_step = group.num_steps, group.first_step + group.num_steps
-        self._taken_s = time.perf_counter()
+        self._taken_s, self._taken_processor_s = time.perf_counter(), time.thread_time()
         self.wait_s += self._taken_s - asked_s
         return group
 

@@ -1,9 +1,10 @@
 """Slots: the memory that batches are delivered in, reused when the loop lets go of it.
 
-A slot holds the delivered fields of one step. Slots lie side by side in slabs, so that a group of consecutive slots is
-filled by one strided copy per field. A batch's tensors are views of one fresh array over its slot (the *lease*); torch
-keeps that array alive through every view, autograd graph or DLPack capsule, and when the last of them dies a weak
-reference puts the slot back. So a batch belongs to the loop for as long as the loop cares, and costs no allocation.
+A slot holds the delivered fields of one step. In a slab each field has a region of its own, where the slots lie side by
+side: rows of consecutive steps follow each other, and a group is filled by one copy per field. A batch's tensors are
+views of one fresh array over its slab (the *lease*); torch keeps that array alive through every view, autograd graph or
+DLPack capsule, and when the last of them dies a weak reference puts the slot back. So a batch belongs to the loop for
+as long as the loop cares, and costs no allocation.
 
 Reference counts of storages are not used for this: a tensor sent to another process has none here.
 
@@ -29,7 +30,6 @@ from flodl_pipe.units import format_bytes
 __all__ = ["Run", "SlotLayout", "SlotPool"]
 
 _FIELD_ALIGN_BYTES = 64
-# Slots start on page boundaries, so that no two batches share a page.
 _SLOT_ALIGN_BYTES = 4096
 _BYTE = np.dtype(np.uint8)
 
@@ -43,42 +43,40 @@ def _round_up(value: int, multiple: int) -> int:
 
 @final
 class SlotLayout:
-    """Where each delivered field of a step lies in its slot.
+    """Where each delivered field of a step lies.
 
     Args:
         spec: Delivered spec.
         max_rows: Most rows of a step, ``B``.
         extra_bytes: Further bytes of a slot, for whoever moves it on.
+
+    Attributes:
+        offsets: First byte of each field in a slab of one slot; in one of ``n`` slots its region begins at ``n`` times
+            as many.
+        slot_bytes: Bytes of a slab for each of its slots, whole pages.
     """
 
     def __init__(self, spec: SampleSpec, max_rows: int, extra_bytes: int = 0) -> None:
         self.spec = spec
         self.max_rows = max_rows
         self.offsets: list[int] = []
+        sizes: list[int] = []
         end = 0
         for field in spec:
             self.offsets.append(end)
-            end = _round_up(end + max_rows * field.row_bytes, _FIELD_ALIGN_BYTES)
-        self._extra = end, extra_bytes
-        self.slot_bytes = _round_up(max(end + extra_bytes, 1), _SLOT_ALIGN_BYTES)
+            sizes.append(_round_up(max_rows * field.row_bytes, _FIELD_ALIGN_BYTES))
+            end += sizes[-1]
+        self._extra = extra_bytes, end, _round_up(extra_bytes, _FIELD_ALIGN_BYTES)
+        self.slot_bytes = _round_up(max(end + self._extra[-1], 1), _SLOT_ALIGN_BYTES)
         self._views = [
-            (field.name, np.dtype(field.dtype), field.shape, offset, field.empty(1).strides)
-            for field, offset in zip(spec, self.offsets, strict=True)
+            (np.dtype(field.dtype), field.shape, offset, size, field.empty(1).strides)
+            for field, offset, size in zip(spec, self.offsets, sizes, strict=True)
         ]
         self._opaque = [np.dtype(f"V{field.row_bytes}") for field in spec]
 
     def group_views(self, run: "Run", num_rows: int) -> dict[str, Array]:
         """Return the fields of all slots of a run, each of shape ``(num_slots, num_rows, *field.shape)``."""
-        views = {}
-        for name, dtype, shape, offset, row_strides in self._views:
-            views[name] = np.ndarray(
-                (run.num_slots, num_rows, *shape),
-                dtype,
-                run.memory,
-                offset=run.offset + offset,
-                strides=(self.slot_bytes, *row_strides),
-            )
-        return views
+        return dict(zip(self.spec.names, self.step_views(run, num_rows, [False] * len(self._views)), strict=True))
 
     def step_views(self, run: "Run", num_rows: int, opaque: Sequence[bool]) -> list[Array]:
         """Return the fields of all slots of a run as :meth:`group_views` does, in field order.
@@ -88,42 +86,51 @@ class SlotLayout:
             num_rows: Rows of a step.
             opaque: Whether a field's rows are wanted as opaque items: ``(num_slots, num_rows)`` of a row's size.
         """
-        views, memory, step_bytes = [], run.memory, self.slot_bytes
-        for is_opaque, item, (_, dtype, shape, offset, row_strides) in zip(
+        views, memory = [], run.memory
+        for is_opaque, item, (dtype, shape, offset, size, row_strides) in zip(
             opaque, self._opaque, self._views, strict=True
         ):
-            begin, lead = run.offset + offset, (run.num_slots, num_rows)
+            begin, lead = run.begin(offset, size), (run.num_slots, num_rows)
             views.append(
-                np.ndarray(lead, item, memory, begin, (step_bytes, item.itemsize))
+                np.ndarray(lead, item, memory, begin, (size, item.itemsize))
                 if is_opaque
-                else np.ndarray((*lead, *shape), dtype, memory, begin, (step_bytes, *row_strides))
+                else np.ndarray((*lead, *shape), dtype, memory, begin, (size, *row_strides))
             )
         return views
 
     def single_runs(self, runs: Sequence["Run"]) -> list["Run"]:
         """Return one run for each slot of some."""
         return [
-            Run(run.first + place, 1, run.memory, run.offset + place * self.slot_bytes)
+            Run(run.first + place, 1, run.memory, run.slab_slots, run.place + place)
             for run in runs
             for place in range(run.num_slots)
         ]
 
     def field_bytes(self, run: "Run", num_rows: int) -> list[ByteArray]:
         """Return the bytes of each field's first rows in a run of one slot, each 1-D and contiguous."""
-        begin = run.offset
         return [
-            np.ndarray((num_rows * field.row_bytes,), _BYTE, run.memory, begin + offset)
-            for field, offset in zip(self.spec, self.offsets, strict=True)
+            np.ndarray((num_rows * field.row_bytes,), _BYTE, run.memory, run.begin(offset, size))
+            for field, (*_, offset, size, _) in zip(self.spec, self._views, strict=True)
         ]
 
     def extra_bytes(self, run: "Run") -> ByteArray:
         """Return the further bytes of a run of one slot."""
-        begin, size = self._extra
-        return np.ndarray((size,), _BYTE, run.memory, run.offset + begin)
+        num_bytes, offset, size = self._extra
+        return np.ndarray((num_bytes,), _BYTE, run.memory, run.begin(offset, size))
 
-    def lease_views(self, lease: ByteArray, num_rows: int) -> list[Array]:
-        """Return the fields of one leased slot, each of shape ``(num_rows, *field.shape)``."""
-        return [np.ndarray((num_rows, *shape), dtype, lease, offset) for _, dtype, shape, offset, _ in self._views]
+    def lease_views(self, run: "Run", leases: Sequence[ByteArray], num_rows: int) -> list[list[Array]]:
+        """Return for each field its arrays in the first slots of a run, each of shape ``(num_rows, *field.shape)``.
+
+        Args:
+            run: The slots.
+            leases: An array over the slab for each of them, which its views keep alive.
+            num_rows: Rows of a step.
+        """
+        columns, new = [], np.ndarray
+        for dtype, shape, offset, size, _ in self._views:
+            whole, begin = (num_rows, *shape), run.begin(offset, size)
+            columns.append([new(whole, dtype, lease, begin + place * size) for place, lease in enumerate(leases)])
+        return columns
 
 
 @final
@@ -135,13 +142,19 @@ class Run:
         first: Number of the first slot.
         num_slots: How many.
         memory: The slab.
-        offset: First byte of the first slot in it.
+        slab_slots: Slots of the slab.
+        place: Which of them the first slot is.
     """
 
     first: int
     num_slots: int
     memory: Memory
-    offset: int
+    slab_slots: int
+    place: int
+
+    def begin(self, offset: int, size: int) -> int:
+        """Return the byte of the slab where the first slot has a field, given its offset and its bytes in a slot."""
+        return offset * self.slab_slots + self.place * size
 
 
 def _anonymous(num_bytes: int) -> mmap.mmap:
@@ -182,7 +195,7 @@ class SlotPool:
         # Takes the references of leases that ended. SimpleQueue.put is reentrant, the only kind of call that is safe
         # from a weak reference's callback.
         self._ended: queue.SimpleQueue[_Lease] = queue.SimpleQueue()
-        self._slot_shape = (layout.slot_bytes,)
+        self._slab_shape = (num_slots * layout.slot_bytes,)
 
     @property
     def num_mapped(self) -> int:
@@ -206,15 +219,34 @@ class SlotPool:
             count -= run.num_slots
         return runs
 
-    def lease(self, slot: int) -> ByteArray:
-        """Return a fresh array over a taken slot; the slot comes back by itself when the array dies."""
-        slab, place = divmod(slot, self.num_slots + 1)
-        memory = self._slabs[slab]
-        assert memory is not None
-        array: ByteArray = np.ndarray(self._slot_shape, _BYTE, memory, place * self.layout.slot_bytes)
-        lease = self._leases[slot] = _Lease(array, self._ended.put)
-        lease.slot = slot
-        return array
+    def lease(self, runs: Sequence[Run], num_slots: int, num_rows: int) -> list[list[Array]]:
+        """Lease slots that were taken; each comes back by itself when the last of its arrays dies.
+
+        Args:
+            runs: Runs of slots.
+            num_slots: How many of their slots, from the first on.
+            num_rows: Rows of a step.
+
+        Returns:
+            For each field the arrays of the slots, each of shape ``(num_rows, *field.shape)``.
+        """
+        columns: list[list[Array]] = [[] for _ in self.layout.offsets]
+        for run in runs:
+            leases = self._lease(run, min(run.num_slots, num_slots))
+            num_slots -= len(leases)
+            for column, arrays in zip(columns, self.layout.lease_views(run, leases, num_rows), strict=True):
+                column.extend(arrays)
+        return columns
+
+    def _lease(self, run: Run, num_slots: int) -> list[ByteArray]:
+        shape, memory, ended, new = self._slab_shape, run.memory, self._ended.put, np.ndarray
+        arrays = []
+        for slot in range(run.first, run.first + num_slots):
+            array: ByteArray = new(shape, _BYTE, memory)
+            lease = self._leases[slot] = _Lease(array, ended)
+            lease.slot = slot
+            arrays.append(array)
+        return arrays
 
     def put_back(self, slot: int) -> None:
         """Return a taken slot that was never leased."""
@@ -229,7 +261,7 @@ class SlotPool:
                 slab, place = divmod(first, self.num_slots + 1)
                 memory = self._slabs[slab]
                 assert memory is not None
-                return Run(first, count, memory, place * self.layout.slot_bytes)
+                return Run(first, count, memory, self.num_slots, place)
             count //= 2
         return None
 
@@ -253,10 +285,11 @@ class SlotPool:
 
     def _collect(self) -> None:
         """Free the slots whose leases ended, and unmap further slabs that have become free altogether."""
-        while not self._ended.empty():
-            slot = self._ended.get().slot
-            del self._leases[slot]
-            self._free[slot] = 1
+        ended, leases, free = self._ended, self._leases, self._free
+        while not ended.empty():
+            slot = ended.get().slot
+            del leases[slot]
+            free[slot] = 1
         all_free = b"\x01" * self.num_slots
         for place in range(1, len(self._slabs)):
             first = place * (self.num_slots + 1)

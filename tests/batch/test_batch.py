@@ -1,5 +1,6 @@
 """What a training loop can do with a batch."""
 
+import copy
 import io
 import json
 import pickle
@@ -130,3 +131,52 @@ def test_a_batch_made_by_hand_survives_pickling_and_torch_save(batch):
 def test_its_tensors_may_be_changed_in_place(batch):
     batch["target"].add_(1)
     assert batch[1].tolist() == [1.5, 2.5, 3.5]
+
+
+class Counting:
+    """An origin that counts what it is asked for."""
+
+    def __init__(self):
+        self.made = []
+
+    def pick_keys(self, place):
+        self.made.append(("keys", place))
+        return PickKeys(np.arange(2) + place, np.zeros(2, dtype=np.int64), 3, 42)
+
+    def cursor(self, place):
+        self.made.append(("cursor", place))
+        return Place()
+
+
+def delivered(origin):
+    return Batch.of_origin(("x",), [(torch.ones(2),), (torch.zeros(2),)], origin, 0.5)
+
+
+def test_keys_and_cursor_of_an_origin_are_made_once_and_when_asked_for():
+    origin = Counting()
+    _, batch = delivered(origin)
+    assert (batch.weight, batch.valid, batch.names) == (0.5, None, ("x",))
+    assert origin.made == []
+    assert batch.size == 2
+    assert batch.pick_keys is batch.pick_keys
+    assert batch.pick_keys.sample.tolist() == [1, 2]
+    assert batch.cursor == batch.cursor == Place().state()
+    assert origin.made == [("keys", 1), ("cursor", 1)]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda batch: pickle.loads(pickle.dumps(batch)),
+        copy.copy,
+        copy.deepcopy,
+        lambda batch: batch.to("cpu"),
+        lambda batch: batch.with_fields(("y",), (torch.ones(2),)),
+        lambda batch: _pytree.tree_map(torch.clone, batch),
+    ],
+)
+def test_a_batch_of_an_origin_takes_keys_and_cursor_along(again):
+    batch = again(delivered(Counting())[1])
+    assert batch.pick_keys.sample.tolist() == [1, 2]
+    assert batch.cursor == Place().state()
+    assert batch.weight == 0.5

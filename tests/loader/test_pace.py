@@ -40,6 +40,15 @@ def test_a_slow_loop_hands_over():
     assert not pace.helps
 
 
+def test_a_loop_that_waits_does_not_hand_over():
+    pace = Pace(1)
+    for _ in range(30):
+        pace.reader_took(8 * 30e-6, 8)
+        pace.loop_computed(8 * 5e-6, 8)
+        pace.loop_took(8e-3, 8)
+    assert (pace.helps, pace.hands_over) == (False, False)
+
+
 def test_a_loop_that_changes_is_followed():
     pace = measured(loop_s=8e-6)
     for _ in range(30):

@@ -31,22 +31,43 @@ def test_group_views_and_lease_views_are_the_same_memory(layout):
     for name, view in views.items():
         view[...] = np.arange(view.size).reshape(view.shape) % 200
         assert name in SPEC.names
-    for slot in range(3):
-        flag, grid = layout.lease_views(pool.lease(run.first + slot), 5)
+    flags, grids = pool.lease([run], 3, 5)
+    assert [len(flags), len(grids)] == [3, 3]
+    for slot, (flag, grid) in enumerate(zip(flags, grids, strict=True)):
         assert np.array_equal(flag, views["flag"][slot])
         assert np.array_equal(grid, views["grid"][slot])
         assert grid.flags.c_contiguous
 
 
+def test_full_steps_of_a_run_follow_each_other_without_a_gap():
+    layout = SlotLayout(SampleSpec.of(image=("uint8", (16, 16)), label=("int64", ())), 8)
+    pool = SlotPool(layout, 6)
+    pool.take(1)
+    (run,) = pool.take(4)
+    views = layout.group_views(run, 8)
+    assert all(view.flags.c_contiguous for view in views.values())
+    assert not np.shares_memory(*views.values())
+    assert not layout.group_views(run, 7)["image"].flags.c_contiguous
+
+
+def test_slots_of_several_runs_are_leased_in_order(layout):
+    pool = SlotPool(layout, 2)
+    runs = pool.take(5)
+    for number, view in enumerate(layout.group_views(run, 5)["flag"] for run in runs):
+        view[...] = number
+    flags, _ = pool.lease(runs, 3, 5)
+    assert [int(flag[0]) for flag in flags] == [0, 0, 1]
+
+
 def test_a_slot_is_taken_again_only_when_its_lease_has_ended(layout):
     pool = SlotPool(layout, 2)
     (run,) = pool.take(2)
-    leases = [pool.lease(slot) for slot in (run.first, run.first + 1)]
+    flags, grids = pool.lease([run], 2, 5)
     (other,) = pool.take(1)
     assert pool.num_mapped == 4
     assert other.memory is not run.memory
-    view = layout.lease_views(leases[0], 5)[1]
-    del leases
+    view = grids[0]
+    del flags, grids
     gc.collect()
     (again,) = pool.take(1)
     assert again.first == run.first + 1  # the first one is still seen through `view`
@@ -72,9 +93,11 @@ def test_no_slot_is_ever_held_twice(data):
             del held[data.draw(st.sampled_from(sorted(held)))]
         else:
             for run in pool.take(data.draw(st.integers(1, 9))):
-                for slot in range(run.first, run.first + run.num_slots):
+                fields = pool.lease([run], run.num_slots, 1)
+                for slot, views in enumerate(zip(*fields, strict=True), run.first):
                     assert slot not in held
-                    held[slot] = pool.lease(slot)
+                    held[slot] = views[slot % 2]  # either of them keeps the slot
+                del fields, views
     most = pool.num_mapped
     held.clear()
     pool.take(1)
