@@ -1,11 +1,14 @@
 """Shared by the benchmarks: what machine this is, how fast something iterates, and how a table is printed."""
 
+import itertools
 import os
 import platform
 import statistics
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+
+import torch
 
 
 def machine():
@@ -32,6 +35,16 @@ def rate(batches, seconds, skip=200):
         if not count % 64 and time.perf_counter() - began > seconds:
             break
     return count / (time.perf_counter() - began)
+
+
+def best_rate(batches, seconds):
+    """Return the better rate of torch's own number of threads and of one, over as many passes as it takes."""
+    found, threads = [], torch.get_num_threads()
+    for count in (threads, 1):
+        torch.set_num_threads(count)
+        found.append(rate(itertools.chain.from_iterable(itertools.repeat(batches)), seconds))
+    torch.set_num_threads(threads)
+    return max(found)
 
 
 def busy(seconds):
