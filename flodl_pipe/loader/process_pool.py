@@ -187,9 +187,11 @@ class ProcessPool:
             while any(worker.is_alive for worker in self._workers):
                 for key, _ in self._selector.select():
                     worker: Worker = key.data
+                    if not worker.is_alive:
+                        continue  # its pipe and its end came together
                     if key.fileobj is worker.pipe:
                         self._hear(worker)
-                    elif worker.is_alive:
+                    else:
                         while self._hear(worker):  # what it said last
                             pass
                         self._bury(worker)
