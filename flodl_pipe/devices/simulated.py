@@ -5,8 +5,8 @@ is handed out at once, new memory holds rubbish. It refuses what a real device w
 :class:`~flodl_pipe.devices.simulated_order.OrderError` names the two operations that nothing orders. It has a size, and
 times of its own, so that it also shows what a pipeline would do on a card that is not here.
 
-``simulated_core`` holds the state; ``simulated_stream`` puts work off, ``simulated_memory`` hands memory out, and
-``simulated_order`` checks.
+``simulated_core`` holds the state; ``simulated_stream`` puts work off, ``simulated_memory`` hands memory out,
+``simulated_slabs`` the host's, and ``simulated_order`` checks.
 
 What torch computes for :meth:`SimulatedDevice.compute` is moved into device memory afterwards; of what work returns,
 tensors are found in whatever is a pytree. Memory that the work itself needs meanwhile is not counted. Work must not
@@ -23,11 +23,10 @@ from flodl_pipe.arrays import ByteArray
 from flodl_pipe.devices.clock import Clock, VirtualClock
 from flodl_pipe.devices.protocol import DeviceMemory, Event, Stream
 from flodl_pipe.devices.simulated_core import SimulatedCore
-from flodl_pipe.devices.simulated_memory import POISON
 from flodl_pipe.devices.simulated_order import Operation, OrderError, caller, join
+from flodl_pipe.devices.simulated_slabs import HostSlabs
 from flodl_pipe.devices.simulated_stream import SimulatedEvent, SimulatedStream, Timing, as_enqueued
 from flodl_pipe.devices.simulated_tensors import in_device_memory, num_bytes
-from flodl_pipe.errors import StagingError
 
 __all__ = ["SimulatedDevice"]
 
@@ -77,6 +76,7 @@ class SimulatedDevice:
         )
         self._core = SimulatedCore(name, memory_bytes, self._virtual, self._timing)
         self._lock = self._core.lock
+        self._slabs = HostSlabs()
 
     # Memory
 
@@ -104,17 +104,18 @@ class SimulatedDevice:
         """Most that :attr:`allocated_bytes` was."""
         return self._core.memory.peak_bytes
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of host slabs that are not collected yet."""
+        with self._lock:
+            return self._slabs.num_bytes
+
     def slab_bytes(self, num_bytes: int) -> int:
         return -(-num_bytes // _SLAB_BYTES) * _SLAB_BYTES
 
     def host_slab(self, num_bytes: int) -> ByteArray:
-        try:
-            return np.full(num_bytes, POISON, np.uint8)
-        except MemoryError as error:
-            raise StagingError(
-                f"the system refuses {num_bytes:,} bytes of host memory ({error}); lower loader.prefetch or "
-                "loader.batch_size"
-            ) from error
+        with self._lock:
+            return self._slabs.make(num_bytes)
 
     def allocate(self, num_bytes: int, stream: Stream) -> torch.Tensor:
         with self._lock:

@@ -39,6 +39,19 @@ def test_sizes_are_counted_in_blocks_of_512_bytes(device, transfer):
     assert device.kept_bytes == 0
 
 
+def test_host_memory_is_counted_while_anything_sees_it(device):
+    view = memoryview(device.host_slab(100)[10:])
+    slabs = [device.host_slab(1) for _ in range(200)]
+    assert device.pinned_bytes == 300
+    del slabs
+    assert device.pinned_bytes == 100
+    for _ in range(200):
+        device.host_slab(1)
+    assert len(device._slabs._slabs) < 100
+    del view
+    assert device.pinned_bytes == 0
+
+
 def test_a_block_lives_as_long_as_anything_that_sees_it(device, transfer):
     tensor = device.allocate(100, transfer)
     array = tensor[3:].view(97, 1).numpy()
