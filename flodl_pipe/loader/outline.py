@@ -11,6 +11,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.device_plan import DevicePlan, plan_device
+from flodl_pipe.loader.host_budget import host_budget
 from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.making import Making
@@ -23,9 +24,9 @@ from flodl_pipe.loader.source_reads import require_readable
 from flodl_pipe.loader.targets import target_device
 from flodl_pipe.loader.tiers import TierPlan, plan_tiers
 from flodl_pipe.loader.upload import number_bytes
-from flodl_pipe.memory.budget import host_share
+from flodl_pipe.memory.budget import require_batch
 from flodl_pipe.memory.ledger import process_ledger
-from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.memory.probe import num_cpus
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import EpochSteps
@@ -125,8 +126,8 @@ def outline_engine(
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
     held_bytes = process_ledger().held_bytes + source_bytes
-    memory = probe_host()
-    share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+    memory, share, _ = host_budget(config, shared, held_bytes)
+    require_batch(memory, layout.slot_bytes, num_rows=steps.max_rows)
     require_readable(source, config)
     inline = isinstance(source, ImpureSource) and config.reader_kind == "thread"
     knobs = Knobs("streaming" if shared is not None else config.mode, config.prefetch, 0 if inline else config.readers)

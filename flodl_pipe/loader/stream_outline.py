@@ -8,6 +8,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.loader.device_plan import DevicePlan, plan_device
+from flodl_pipe.loader.host_budget import host_budget
 from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.making import Making, making_for
@@ -17,9 +18,8 @@ from flodl_pipe.loader.slots import SlotLayout
 from flodl_pipe.loader.stream_steps import StreamSteps
 from flodl_pipe.loader.targets import target_device
 from flodl_pipe.loader.upload import number_bytes
-from flodl_pipe.memory.budget import host_share
 from flodl_pipe.memory.ledger import process_ledger
-from flodl_pipe.memory.probe import num_cpus, probe_host
+from flodl_pipe.memory.probe import num_cpus
 from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.units import format_bytes
 
@@ -122,8 +122,8 @@ def outline_stream(
     )
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)
-    held_bytes, memory = process_ledger().held_bytes, probe_host()
-    share = host_share(memory, ram_max_usage=config.ram_max_usage, held_bytes=held_bytes)
+    held_bytes = process_ledger().held_bytes
+    memory, share, _ = host_budget(config, shared, held_bytes)
     if source.buffer_bytes > share.num_bytes - held_bytes:
         raise StagingError(
             f"the buffers of {source.num_lanes} lanes take {format_bytes(source.buffer_bytes)}, and "

@@ -29,7 +29,7 @@ from flodl_pipe.sources.ragged_source import RAGGED_TIERS_OFF
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.disk_records import RecordLayout
 from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
-from flodl_pipe.staging.ram_cache import RankRange, rows_fitting
+from flodl_pipe.staging.ram_cache import RankRange, rows_fitting, shared_bytes
 from flodl_pipe.staging.ram_ragged import ragged_rows_fitting
 from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
 from flodl_pipe.units import format_bytes
@@ -208,7 +208,7 @@ def _ragged_tiers(
 
 def _is_read_ahead_only(source: Source) -> bool:
     """Return whether a RAM cache keeps runs of bytes, which only a thread can fill."""
-    return isinstance(source, BundledSource) and source.extents is not None
+    return shared_bytes(source, StorageOrder(len(source))) is not None
 
 
 def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange) -> TierRange:

@@ -27,7 +27,7 @@ from flodl_pipe.staging.ram_reading import RowReading
 from flodl_pipe.staging.ram_rows import RowArena
 from flodl_pipe.staging.ranking import Ranking, StorageOrder
 
-__all__ = ["RamCache", "RankRange", "rows_fitting"]
+__all__ = ["RamCache", "RankRange", "rows_fitting", "shared_bytes"]
 
 _MAX_CHUNK_ROWS = 65_536
 # Rows that were read ahead are taken in by pieces: readers with rows to offer wait for no longer than that.
@@ -62,7 +62,7 @@ def rows_fitting(source: Source, ranking: Ranking, grant_bytes: int, *, skip_ran
         skip_ranks: Ranks from 0 on that another tier has.
     """
     num_ranks = max(0, len(ranking) - skip_ranks)
-    extents = _shared_bytes(source, ranking)
+    extents = shared_bytes(source, ranking)
     if extents is None:
         fitting = min(num_ranks, max(0, grant_bytes - 1) // (source.spec.row_bytes + 1))
         num_bytes = fitting * (source.spec.row_bytes + 1) + 1
@@ -117,7 +117,7 @@ class RamCache:
         self._read_lock = read_lock
         self._row_bytes = source.spec.row_bytes
         self._growth = Growth(_NAME, probe)
-        extents = _shared_bytes(source, ranking)
+        extents = shared_bytes(source, ranking)
         runs = ranking.runs(first_rank, first_rank + num_ranks)
         self._extents = ExtentArena(source.spec, extents, runs) if extents is not None and runs else None
         self._rows = None
@@ -245,7 +245,7 @@ class RamCache:
         return len(missing) * self._row_bytes
 
 
-def _shared_bytes(source: Source, ranking: Ranking) -> Extents | None:
+def shared_bytes(source: Source, ranking: Ranking) -> Extents | None:
     """Return the extents of a source whose samples overlap enough for their bytes to be kept instead of rows."""
     extents = source.extents if isinstance(source, BundledSource) else None
     if extents is None or ranking.runs(0, 1) is None:
