@@ -35,6 +35,9 @@ from flodl_pipe.sources.protocol import BundledSource, Source
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
 
+# Rows that are read together by processes.
+_PROCESS_GROUP_ROWS = 256
+
 
 @final
 @dataclass(frozen=True)
@@ -144,6 +147,10 @@ def outline_engine(
         plan = replace(plan, step_parts=1)
     if not steps.is_even:
         plan = replace(plan, group_steps=1, handover_group_steps=1)
+    elif config.reader_kind == "process":
+        # Its samples take long: a large group would keep the first batch waiting.
+        few = max(1, min(plan.group_steps, _PROCESS_GROUP_ROWS // steps.max_rows))
+        plan = replace(plan, group_steps=few, handover_group_steps=min(few, plan.handover_group_steps))
     device = None
     if shared is not None and host is not None:
         device = plan_device(

@@ -21,15 +21,15 @@ import numpy as np
 from flodl_pipe.arrays import Array, BoolArray, IndexArray
 from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import ChangedError, StagingError
+from flodl_pipe.errors import ChangedError, LoaderError, StagingError
 from flodl_pipe.loader.ledger import SkipLedger, reason_of
 from flodl_pipe.loader.source_reads import Picks
 from flodl_pipe.loader.stored import StoredRows
 
 __all__ = ["SkippingReads", "replacements"]
 
-# Not about a sample: other data than before, or no memory.
-_NOT_OF_A_SAMPLE = (ChangedError, StagingError, MemoryError)
+# Not about a sample: other data than before, a reader process that died, or no memory.
+_NOT_OF_A_SAMPLE = (ChangedError, LoaderError, StagingError, MemoryError)
 
 
 @final
