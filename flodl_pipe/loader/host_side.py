@@ -57,5 +57,5 @@ def host_side(source: Source | Stream, making: Making) -> HostSide:
     rows = DeviceRows.of(source) if isinstance(source, Source) and not source.spec.is_ragged else None
     spec: SampleSpec = making.rows if rows is None or not isinstance(source, Source) else source.spec
     plain = Making(spec, spec, Parts(max_skipped=parts.max_skipped), None, is_apart=False)
-    why = "" if rows is not None else "readers deliver: this source's deliver does more than copy fields"
+    why = "" if rows is not None else "readers deliver: the source does not say that to deliver is only to copy fields"
     return HostSide(plain, rows, why, parts.chain)
