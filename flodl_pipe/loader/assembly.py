@@ -53,7 +53,8 @@ class Assembly:
         """Return what was read from the source and copied to the device so far."""
         read = self.tiers.cascade.source_count()
         uploaded = 0 if self.device is None else self.device.upload.num_bytes
-        return Traffic(read.num_rows, read.num_bytes, uploaded)
+        picks = self.reads.num_picks
+        return Traffic(read.num_rows + picks, read.num_bytes + picks * self.reads.spec.row_bytes, uploaded)
 
     def close(self) -> None:
         """Give everything back."""

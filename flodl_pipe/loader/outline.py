@@ -4,7 +4,7 @@ An engine is built from its outline, and ``job=plan`` prints one, so the two can
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import final
 
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
@@ -132,8 +132,11 @@ def outline_engine(
     memory, share, _ = host_budget(config, shared, held_bytes)
     require_batch(memory, layout.slot_bytes, num_rows=steps.max_rows)
     require_readable(source, config)
+    # The set would be read in this process, beside those that read it for the loop: what they read is kept instead.
+    kept_as_read = config.reader_kind == "process" and config.mode == "auto" and config.readers != 0
     inline = isinstance(source, ImpureSource) and config.reader_kind == "thread"
-    knobs = Knobs("streaming" if shared is not None else config.mode, config.prefetch, 0 if inline else config.readers)
+    mode = "streaming" if shared is not None or kept_as_read else config.mode
+    knobs = Knobs(mode, config.prefetch, 0 if inline else config.readers)
     plan = plan_engine(
         knobs,
         sizes,
@@ -151,6 +154,8 @@ def outline_engine(
         # Its samples take long: a large group would keep the first batch waiting.
         few = max(1, min(plan.group_steps, _PROCESS_GROUP_ROWS // steps.max_rows))
         plan = replace(plan, group_steps=few, handover_group_steps=min(few, plan.handover_group_steps))
+    if kept_as_read and plan.why == "loader.mode=streaming":
+        plan = replace(plan, why="reader processes: samples are kept as they are read")
     device = None
     if shared is not None and host is not None:
         device = plan_device(
@@ -165,8 +170,7 @@ def outline_engine(
             delivered_row_bytes=making.spec.row_bytes,
             num_epochs=parts.num_epochs,
         )
-        mode: Literal["resident", "streaming"] = "resident" if device.decision == "resident" else "streaming"
-        plan = replace(plan, mode=mode, why=device.why)
+        plan = replace(plan, mode="resident" if device.decision == "resident" else "streaming", why=device.why)
     tiers = plan_tiers(
         source,
         order,

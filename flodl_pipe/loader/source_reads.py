@@ -77,12 +77,15 @@ class SourceReads:
         lock: Held around each read of a source that is not thread-safe.
         is_ragged: Whether rows may differ in length.
         is_impure: Whether rows are read by picks.
+        num_picks: Rows read by picks so far.
     """
 
     def __init__(self, source: Source, processes: ProcessReaders | None) -> None:
         self._source = source
         self.spec = source.spec
         self._processes = processes
+        self._count_lock = threading.Lock()
+        self.num_picks = 0
         self._impure = source if isinstance(source, ImpureSource) else None
         self.is_impure = self._impure is not None
         self._ragged = source if isinstance(source, RaggedSource) and source.spec.is_ragged else None
@@ -105,6 +108,7 @@ class SourceReads:
         reader = self._processes or self._source
         with self.lock:
             if self._impure is not None and picks is not None:
+                self._count(len(indices))
                 (self._processes or self._impure).read_picks(indices, *picks, rows, out)
             else:
                 reader.read_into(indices, rows, out)
@@ -114,8 +118,13 @@ class SourceReads:
         assert self._ragged is not None
         with self.lock:
             if self._impure is not None and picks is not None:
+                self._count(len(indices))
                 return (self._processes or self._impure).read_pick_rows(indices, *picks)
             return (self._processes or self._ragged).read_rows(indices)
+
+    def _count(self, num_rows: int) -> None:
+        with self._count_lock:
+            self.num_picks += num_rows
 
     def begin(self) -> None:
         """Note that a pass begins."""
