@@ -7,16 +7,20 @@ from typing import final
 from flodl_pipe.arrays import ByteArray, IndexArray
 from flodl_pipe.batch.ragged import Columns
 from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.errors import DeviceMemoryError
 from flodl_pipe.loader.device_fill import DeviceFill
 from flodl_pipe.loader.device_pass import DevicePass
 from flodl_pipe.loader.device_plan import DevicePlan
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Pass
+from flodl_pipe.loader.finish import Finish
+from flodl_pipe.loader.group_upload import GroupUpload
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.resident_pass import ResidentPass
 from flodl_pipe.loader.slots import SlotLayout, SlotPool
-from flodl_pipe.loader.upload import Finish, Upload
+from flodl_pipe.loader.torch_modes import outside_of_the_loop
+from flodl_pipe.loader.upload import Upload
 from flodl_pipe.staging.pool_slabs import GatherPlan
 from flodl_pipe.staging.ranking import Ranking
 
@@ -63,6 +67,7 @@ class DeviceEngine:
     ) -> None:
         self._alone = making.parts.passes_through
         self._spec = layout.spec
+        self._is_apart, self._chunk_rows = plan.host.making.is_apart, plan.chunk_rows
         self.delivers = plan.host.rows is not None
         self.keeps_digest = keep_digest and self.delivers
         self.side = DeviceSide(
@@ -74,8 +79,8 @@ class DeviceEngine:
             forced=config.mode == "resident",
             activation_reserve=config.activation_reserve,
         )
-        self._finish = Finish(plan.host.rows, making.rows, plan.host.chain, seed, keep_digest=self.keeps_digest)
-        self.upload = Upload(self.side.device, self.side.stream, layout, self._finish, self.side.pool)
+        finish = Finish(plan.host.rows, making.rows, plan.host.chain, seed, keep_digest=self.keeps_digest)
+        self.upload = Upload(self.side.device, self.side.stream, layout, finish, self.side.pool)
         # Samples that are skipped are found by readers only.
         self.is_quick = making.parts.max_skipped is None
         self.gather_plan: Callable[[IndexArray], GatherPlan] | None = (
@@ -89,8 +94,16 @@ class DeviceEngine:
     def load(self, read: Callable[[IndexArray], Columns]) -> None:
         """Upload all that is to be resident, in this thread."""
         fill = self._fill(read)
-        while fill is not None and self.side.fills_ahead and fill.chunk():
-            pass
+        with outside_of_the_loop(without_graph=True):
+            while fill is not None and self.side.fills_ahead:
+                chunk = fill.read()
+                if chunk is None:
+                    return
+                try:
+                    with self.side.gate.work(lambda: False):
+                        fill.upload(chunk)
+                except DeviceMemoryError as error:
+                    self.side.give_way(error)
 
     def wrap(
         self,
@@ -102,20 +115,32 @@ class DeviceEngine:
         num_readers: int,
     ) -> DevicePass:
         """Return a pass that uploads what another one reads."""
-        return DevicePass(
-            inner,
-            self.side,
-            self.upload,
-            self._fill(read),
-            pool,
-            pool_lock,
-            alone=self._alone,
-            in_background=num_readers > 0 and self.side.device.has_streams,
-        )
+        try:
+            if not self._is_apart:
+                with pool_lock:  # page-locked memory is taken in this thread, not by a reader while the loop may pause
+                    for run in pool.take(1):
+                        pool.put_back(run.first)
+            return DevicePass(
+                inner,
+                self.side,
+                GroupUpload(self.upload, pool.layout, read, alone=self._alone),
+                self._fill(read),
+                pool,
+                pool_lock,
+                in_background=num_readers > 0 and self.side.device.has_streams,
+            )
+        except BaseException:
+            inner.stop()
+            raise
 
-    def resident_pass(self, ahead: Lookahead) -> ResidentPass:
-        """Return a pass over samples that are all on the device."""
-        return ResidentPass(ahead, self.side, self._finish, self.upload)
+    def resident_pass(self, ahead: Lookahead, go_on: Callable[[int], Pass]) -> ResidentPass:
+        """Return a pass over samples that are all on the device.
+
+        Args:
+            ahead: Picks of the pass.
+            go_on: Returns a pass that reads, from a position on, for when the device runs out of memory.
+        """
+        return ResidentPass(ahead, self.side, self.upload, go_on)
 
     def close(self) -> None:
         """Give everything back."""
@@ -123,4 +148,8 @@ class DeviceEngine:
 
     def _fill(self, read: Callable[[IndexArray], Columns] | None) -> DeviceFill | None:
         pool = self.side.pool
-        return None if pool is None or read is None else DeviceFill(pool, self.upload, self._spec, read)
+        return (
+            None
+            if pool is None or read is None
+            else DeviceFill(pool, self.upload, self._spec, read, chunk_rows=self._chunk_rows)
+        )

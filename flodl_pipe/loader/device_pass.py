@@ -7,26 +7,27 @@
 The transfer thread waits for credits, one per step that may be in flight, and for the copies out of slots before it
 gives them back. The loop waits for the thread only where no step is ready, and never for the device. Without readers,
 or on a device without streams, the loop uploads by itself.
+
+What goes wrong at a step stands at that step: those before it are handed out first.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
 from typing import NamedTuple, final
 
-import numpy as np
-
-from flodl_pipe.devices.protocol import Event
 from flodl_pipe.errors import DeviceMemoryError, LoaderError
 from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
 from flodl_pipe.loader.device_fill import DeviceFill
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Ahead, Pass
+from flodl_pipe.loader.group_upload import CopiedSlots, GroupUpload, Sent
 from flodl_pipe.loader.groups import Group
-from flodl_pipe.loader.lookahead import Rows
+from flodl_pipe.loader.in_flight import InFlight
 from flodl_pipe.loader.slots import SlotPool
-from flodl_pipe.loader.upload import Upload, Uploaded
+from flodl_pipe.loader.torch_modes import outside_of_the_loop
 
 __all__ = ["DevicePass"]
 
@@ -36,12 +37,12 @@ class _Ready(NamedTuple):
 
     Attributes:
         group: The step.
-        done: After its upload; None where nothing was uploaded.
+        sent: It on the device; None where nothing was uploaded.
         time_s: Virtual time at which it was enqueued.
     """
 
     group: Group
-    done: Event | None
+    sent: Sent | None
     time_s: float
 
 
@@ -56,7 +57,6 @@ class DevicePass:
         fill: Uploads samples before they are asked for; None: nothing does.
         pool: The slots.
         pool_lock: Guards them.
-        alone: Whether samples pass one by one.
         in_background: Whether a thread of its own uploads.
 
     Attributes:
@@ -67,12 +67,11 @@ class DevicePass:
         self,
         inner: Pass,
         side: DeviceSide,
-        upload: Upload,
+        upload: GroupUpload,
         fill: DeviceFill | None,
         pool: SlotPool,
         pool_lock: contextlib.AbstractContextManager[object],
         *,
-        alone: bool,
         in_background: bool,
     ) -> None:
         self.wait_s = 0.0
@@ -80,23 +79,30 @@ class DevicePass:
         self._side = side
         self._upload = upload
         self._fill = fill
-        self._pool = pool
-        self._pool_lock = pool_lock
-        self._alone = alone
+        self._slots = CopiedSlots(side.device, side.gate, pool, pool_lock)
         self._clock = side.device.clock
+        self._begin_s = self._clock.now()
+        self._process = os.getpid()
         self._changed = threading.Condition(threading.RLock())
         self._ready: deque[_Ready] = deque()
-        self._credits: deque[float] = deque()
-        self._num_out = 0  # steps uploaded, or being so, that the loop did not take
-        self._copying: deque[tuple[Event, list[int]]] = deque()
-        self._num_taken = 0
+        self._flight = side.flight = InFlight()
+        self._group: Group | None = None  # in the making
+        self._num_read = 0  # steps that were uploaded
         self._stopped = False
         self._thread: threading.Thread | None = None
         side.on_depth(self._wake)
         if in_background:
             stop_at_exit(self)
-            self._thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.stop()
+                raise LoaderError(
+                    f"the system refuses to start the thread that copies to {side.device.name} ({error}); set "
+                    "loader.readers=0, or lift the limit on processes (ulimit -u)"
+                ) from error
+            self._thread = thread
 
     @property
     def ahead(self) -> Ahead:
@@ -114,47 +120,50 @@ class DevicePass:
         """Return the next step; see :class:`flodl_pipe.loader.feed.Pass`."""
         asked_s = time.perf_counter()
         if self._thread is None:
-            while not self._ready:
-                self._next_group()
+            with outside_of_the_loop(without_graph=True):
+                while not self._ready and not self._stopped:
+                    self._side.gate.require_running()
+                    self._advance()
         with self._changed:
             while not self._ready and not self._stopped:
-                self._side.require_running()
+                self._side.gate.require_running()
                 self._changed.wait()
-            if not self._ready:
+            if self._stopped or not self._ready:
                 raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
             ready = self._ready.popleft()
             self._clock.reach(ready.time_s)
-            if ready.done is not None:
-                self._num_out -= 1
-                self._side.num_in_flight = self._num_out
-                self._credits.append(self._clock.now())
+            if ready.sent is not None:
+                self._flight.take(ready.sent.num_bytes, self._clock.now())
                 self._changed.notify_all()
-        if ready.done is not None:
+        if ready.sent is not None:
             device = self._side.device
             consumer = device.consumer()
-            device.wait(consumer, ready.done)
-            for _, tensors in ready.group.made.values():
-                device.keep_for(consumer, tensors)
-                device.use(consumer, tensors)
+            device.wait(consumer, ready.sent.done)
+            device.keep_for(consumer, ready.sent.tensors)
+            device.use(consumer, ready.sent.tensors)
             self._side.delivered()
         self.wait_s += time.perf_counter() - asked_s
         return ready.group
 
     def stop(self, *, wait: bool = True) -> None:
         """End uploads and readers; with ``wait``, return only when their threads have ended."""
+        if os.getpid() != self._process:
+            return  # neither threads nor the device followed the fork
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+        self._side.gate.wake()
         self._inner.stop(wait=False)
         thread = self._thread
         if not wait or thread is threading.current_thread():
             return
         if thread is not None:
             join_readers([thread], lambda: self._inner.stop(wait=False))
-        self._retire(0)
+        self._let_go()
+        self._slots.end()
         with self._changed:
             self._ready.clear()
-            self._side.num_in_flight = self._num_out = 0
+            self._flight.end()
         self._inner.stop()
 
     def _wake(self) -> None:
@@ -163,101 +172,92 @@ class DevicePass:
 
     def _run(self) -> None:
         try:
-            while not self._stopped and self._next_group():
-                pass
+            with outside_of_the_loop(without_graph=True):
+                self._clock.reach(self._begin_s)
+                while not self._stopped and self._advance():
+                    pass
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            if not self._stopped:
-                self._push_error(error, self._num_taken)
+            if self._stopped:
+                return
+            self._push_error(error, self._num_read)
 
-    def _next_group(self) -> bool:
-        """Upload the next group of the readers; return whether there may be more."""
-        if self._num_taken >= self._inner.ahead.num_steps:
-            if self._thread is None:
-                raise LoaderError("no step of this pass is left")
-            self._fill_ahead(until_done=True)
+    def _advance(self) -> bool:
+        """Upload the next step of the readers; return whether there may be more."""
+        group = self._group
+        if group is None:
+            if self._num_read >= self._inner.ahead.num_steps:
+                if self._thread is None:
+                    raise LoaderError("no step of this pass is left")
+                self._fill_ahead(until_done=True)
+                return False
+            self._fill_ahead()
+            self._slots.retire(1, self._is_stopped)
+            group = self._inner.take()
+            if not group.num_steps:
+                self._push(_Ready(group, None, self._clock.now()))
+                return False
+            self._group = group
+        place = self._num_read - group.first_step
+        if group.error is None or place < group.failed_step:
+            try:
+                if not self._step(group, place):
+                    return False
+            except Exception as error:  # noqa: BLE001 - of the device or of a transform: it goes to the loop, at its step
+                group.error, group.failed_step = error, place
+            else:
+                self._num_read += 1
+                place += 1
+        if group.error is not None and place >= group.failed_step:
+            self._push_error(group.error, self._num_read)
             return False
-        self._fill_ahead()
-        self._retire(1)
-        group = self._inner.take()
-        if not group.num_steps:
-            self._push(_Ready(group, None, self._clock.now()))
-            return False
-        num_good = group.num_steps if group.error is None else group.failed_step
-        slots = group.slots()
-        pending: list[int] = []
-        copied: Event | None = None
-        for place in range(num_good):
-            uploaded = self._step(group, place)
-            if uploaded is None:
-                return False  # stopped
-            copied = uploaded.copied
-            pending += slots[place : place + 1]
-        if copied is not None:
-            self._copying.append((copied, pending))
-        self._put_back(slots[num_good:])
-        self._num_taken = group.first_step + group.num_steps
-        if group.error is not None:
-            self._push_error(group.error, group.first_step + num_good)
-            return False
+        if place >= group.num_steps:
+            self._let_go()
         return True
 
-    def _step(self, group: Group, place: int) -> Uploaded | None:
-        """Upload one step, as soon as there is a credit; None when the pass was stopped."""
-        step = self.ahead.step(group.first_step + place)
-        assert group.rows is not None
-        rows = group.rows.part(slice(place * step.num_rows, (place + 1) * step.num_rows))
-        one = Group(group.first_step + place, 1, 0, [])
-        one.rows, one.lanes = rows, group.lanes
-        one.hash_sums[0] = group.hash_sums[place]
-        if place in group.valid:
-            one.valid[0] = group.valid[place]
+    def _let_go(self) -> None:
+        """Give back the group's slots, after the copies out of them."""
+        group, self._group = self._group, None
+        if group is not None and group.runs:
+            self._slots.add(self._side.device.record(self._side.stream), group.slots())
+
+    def _step(self, group: Group, place: int) -> bool:
+        """Upload one step, as soon as there is a credit; False when the pass was stopped."""
+        side = self._side
         while True:
+            self._upload.prepare(group, place, self.ahead.step(group.first_step + place).num_rows)
             if not self._await_credit():
-                return None
+                return False
             try:
-                with self._side.gate:
-                    uploaded = self._enqueue(group, place, rows)
+                with side.gate.work(self._is_stopped) as goes_on:
+                    if not goes_on:
+                        return False
+                    sent = self._upload.step(group, place, self.ahead)
                 break
             except DeviceMemoryError as error:
                 with self._changed:
-                    self._num_out -= 1
-                self._side.give_way(error)
-        one.made[0] = uploaded.made
-        one.lazy_sums = uploaded.sums
-        self._push(_Ready(one, uploaded.done, self._clock.now()))
-        return uploaded
+                    self._flight.withdraw()
+                side.give_way(error)
+        side.saw(sent.num_bytes)
+        self._push(_Ready(sent.group, sent, self._clock.now()))
+        return True
 
-    def _enqueue(self, group: Group, place: int, rows: Rows) -> Uploaded:
-        epoch = self.ahead.epoch
-        if not group.runs:
-            return self._upload.tensors(group.made[place], rows, epoch, alone=self._alone)
-        step = self.ahead.step(group.first_step + place)
-        valid, good = step.valid(), group.valid.get(place)
-        if good is not None:
-            valid = good if valid is None else valid & good
-        numbers = None if valid is None else valid.astype(np.int64)
-        run = self._pool.layout.single_runs(group.runs)[place]
-        return self._upload.slot(run, rows, group.plans.get(place), epoch, numbers)
+    def _is_stopped(self) -> bool:
+        return self._stopped
 
     def _await_credit(self) -> bool:
         """Wait until another step may be in flight, and count it; False when the pass was stopped."""
-        if self._thread is None:
-            self._num_out += 1
-            return True
         with self._changed:
-            while self._num_out >= self._side.depth and not self._stopped:
+            # Who uploads in the loop's own thread would wait for itself.
+            while self._thread is not None and not self._stopped and not self._flight.has_room(self._side.room):
                 self._changed.wait()
-            self._num_out += 1
-            self._side.num_in_flight = self._num_out
-            # The credits are those of the steps that were taken first.
-            while len(self._credits) > self._side.depth:
-                self._credits.popleft()
-            if len(self._credits) + self._num_out > self._side.depth and self._credits:
-                self._clock.reach(self._credits.popleft())
+            if not self._stopped:
+                self._clock.reach(self._flight.claim(self._side.room.depth))
             return not self._stopped
 
     def _push(self, ready: _Ready) -> None:
         with self._changed:
+            if ready.sent is not None:
+                self._flight.ready(ready.sent.num_bytes)
             self._ready.append(ready)
             self._changed.notify_all()
 
@@ -266,32 +266,19 @@ class DevicePass:
         group.fail(error, 0)
         self._push(_Ready(group, None, self._clock.now()))
 
-    def _retire(self, num_groups: int) -> None:
-        """Give back the slots of all groups but the last ``num_groups``, once they were copied."""
-        while len(self._copying) > num_groups:
-            copied, slots = self._copying.popleft()
-            with self._side.gate:
-                self._side.device.synchronize(copied)
-            self._put_back(slots)
-
-    def _put_back(self, slots: list[int]) -> None:
-        with self._pool_lock:
-            for slot in slots:
-                self._pool.put_back(slot)
-
     def _fill_ahead(self, *, until_done: bool = False) -> None:
         """Upload samples that were not asked for yet, while the loop has a step to go on with."""
-        fill = self._fill
-        while fill is not None and self._side.fills_ahead and not self._stopped:
-            with self._changed:
-                is_idle = bool(self._ready) or until_done
-            if not is_idle:
+        while self._fill is not None and self._side.fills_ahead and not self._stopped:
+            if not self._ready and not until_done:
+                return
+            chunk = self._fill.read()
+            if chunk is None:
+                self._fill = None
                 return
             try:
-                with self._side.gate:
-                    if not fill.chunk():
-                        self._fill = None
-                        return
+                with self._side.gate.work(self._is_stopped) as goes_on:
+                    if goes_on:
+                        self._fill.upload(chunk)
             except DeviceMemoryError as error:
                 self._side.give_way(error)
             if not until_done:

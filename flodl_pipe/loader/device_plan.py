@@ -6,16 +6,21 @@ from typing import Literal, final
 
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.errors import ConfigError, StagingError
+from flodl_pipe.loader.device_fill import chunk_bytes, chunk_rows
 from flodl_pipe.loader.host_side import HostSide
 from flodl_pipe.loader.targets import SharedDevice
 from flodl_pipe.loader.tiers import once_only
+from flodl_pipe.loader.upload import number_bytes
 from flodl_pipe.memory.depth_policy import Allowance, DepthPolicy, StepSizes
 from flodl_pipe.memory.device_budget import DeviceFigures, device_budget, resident_decision
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sources.protocol import BundledSource, Source
 
-__all__ = ["DevicePlan", "device_figures", "plan_device", "pool_switch"]
+__all__ = ["DevicePlan", "device_figures", "model_bytes_on", "plan_device", "pool_switch"]
+
+# Blocks of device memory are multiples of 512 bytes; this is for the last one of each field.
+_ROUNDING_BYTES = 4096
 
 POOL_VARIABLE = "FLODL_VRAM_POOL"
 """Environment variable that switches the sample pool off."""
@@ -34,7 +39,11 @@ class DevicePlan:
         decision: ``resident``: every sample is kept there; ``promote``: decided after the second batch; ``stream``.
         why: Reason of the decision.
         pool_off: Why no sample stays there; None where some may.
-        step_bytes: What a step in flight takes.
+        step_bytes: What a step takes that is ready for the loop.
+        work_bytes: What work on a step takes beside that, or on a chunk of samples that are uploaded ahead: once, for
+            one of them is under way at a time.
+        chunk_rows: Samples of such a chunk.
+        num_samples: Samples that may be kept there, all in all; 0 where none may.
         set_bytes: What all samples take.
     """
 
@@ -46,28 +55,42 @@ class DevicePlan:
     why: str
     pool_off: str | None
     step_bytes: int
+    work_bytes: int
+    chunk_rows: int
+    num_samples: int
     set_bytes: int
 
 
-def device_figures(shared: SharedDevice, own_bytes: int, owner: int | None = None) -> DeviceFigures:
+def device_figures(
+    shared: SharedDevice, own_bytes: int, owner: int | None = None, *, work_bytes: int = 0
+) -> DeviceFigures:
     """Probe a device for one of the loaders that deliver to it.
 
     Args:
         shared: The device.
         own_bytes: What this loader holds of it now.
         owner: Whom the ledger grants to for this loader; None: it has no grants yet.
+        work_bytes: What has to stay free for work on a step, or a chunk of samples, that is under way.
     """
-    memory, account = shared.device.memory(), shared.device.name
+    memory, account = shared.observe(), shared.device.name
     ledger = process_ledger()
     own_grants = 0 if owner is None else sum(ledger.grants(owner, account).values())
+    others_bytes = shared.held_bytes() - own_bytes
     # What others were granted and did not take yet is not free for us.
-    promised = max(0, ledger.held(account) - own_grants - (shared.held_bytes() - own_bytes))
+    promised = max(0, ledger.held(account) - own_grants - others_bytes)
+    kept_free = promised + work_bytes
+    peak_bytes = shared.others_peak_bytes
     return DeviceFigures(
         memory.total_bytes,
-        max(0, memory.free_bytes - promised),
+        max(0, memory.free_bytes - kept_free),
         own_bytes,
-        peak_others_bytes=max(0, memory.process_peak_bytes - own_bytes),
+        peak_others_bytes=peak_bytes + others_bytes + kept_free if peak_bytes else 0,
     )
+
+
+def model_bytes_on(shared: SharedDevice) -> int:
+    """Return what this process has on a device for its model, as far as that is told."""
+    return max(0, shared.device.memory().process_bytes - shared.held_bytes())
 
 
 def pool_switch(value: str | None) -> bool:
@@ -118,16 +141,18 @@ def plan_device(
     pool_off = _pool_off(host, source, order, config, num_epochs)
     num_samples = 0 if source is None else len(source)
     set_bytes = num_samples * row_bytes
-    # Uploaded rows, the same put together with pool hits, and the batch.
-    step_bytes = step_rows * (2 * row_bytes + delivered_row_bytes)
+    step_bytes = step_rows * delivered_row_bytes + _ROUNDING_BYTES
+    rows = chunk_rows(row_bytes, shared.device.memory().total_bytes)
+    work_bytes = _work_bytes(host, step_rows, row_bytes, has_pool=pool_off is None)
+    if pool_off is None and config.mode != "streaming":
+        work_bytes = max(work_bytes, 2 * chunk_bytes(host.making.spec, rows))
     policy = DepthPolicy(
         StepSizes(step_bytes, num_steps, row_bytes, 0 if pool_off else num_samples),
         vram_max_usage=config.vram_max_usage,
         forced=None if config.prefetch == "auto" else config.prefetch,
         activation_reserve_bytes=config.activation_reserve,
     )
-    figures = device_figures(shared, 0)
-    model_bytes = max(0, shared.device.memory().process_bytes - shared.held_bytes())
+    figures, model_bytes = device_figures(shared, 0, work_bytes=work_bytes), model_bytes_on(shared)
     allowance = policy.at_build(figures, model_bytes=model_bytes)
     decision: Literal["resident", "promote", "stream"]
     if pool_off is not None:
@@ -151,7 +176,31 @@ def plan_device(
             activation_reserve_bytes=config.activation_reserve,
             model_bytes_on_device=model_bytes,
         )
-    return DevicePlan(shared, host, policy, allowance, decision, why, pool_off, step_bytes, set_bytes)
+    return DevicePlan(
+        shared=shared,
+        host=host,
+        policy=policy,
+        allowance=allowance,
+        decision=decision,
+        why=why,
+        pool_off=pool_off,
+        step_bytes=step_bytes,
+        work_bytes=work_bytes,
+        chunk_rows=rows,
+        num_samples=0 if pool_off else num_samples,
+        set_bytes=set_bytes,
+    )
+
+
+def _work_bytes(host: HostSide, step_rows: int, row_bytes: int, *, has_pool: bool) -> int:
+    """Return what work on a step takes beside the batch: rows as uploaded, put together, and before transforms."""
+    num_bytes = step_rows * row_bytes + number_bytes(step_rows) + _ROUNDING_BYTES
+    if has_pool:
+        # Rows that are admitted are picked out first; those of a batch are put in order once they are together.
+        num_bytes += 2 * step_rows * row_bytes
+    if not host.chain.is_empty:
+        num_bytes += step_rows * host.making.rows.row_bytes
+    return num_bytes
 
 
 def _pool_off(

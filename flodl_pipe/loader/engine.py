@@ -13,6 +13,7 @@ from typing import final
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.devices.clock import NO_CLOCK
 from flodl_pipe.errors import ConfigError, ResumeError
 from flodl_pipe.loader.assembly import assemble
 from flodl_pipe.loader.device_side import DeviceSide
@@ -20,6 +21,7 @@ from flodl_pipe.loader.feed import Feed, Pass
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
+from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.order import may_be_made_ahead
 from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.pace import Pace
@@ -245,29 +247,28 @@ class Engine:
         self._filler.reads.begin()
         ahead = self._upcoming.take(self._order, spot.epoch, spot.position)
         if device is not None and device.side.is_complete and device.is_quick:
-            self._reading = device.resident_pass(ahead)
-            return self._reading
+            order, epoch, take = self._order, spot.epoch, self._upcoming.take
+            self._reading = device.resident_pass(ahead, lambda position: self._read(take(order, epoch, position)))
+        else:
+            self._reading = self._read(ahead)
+        return self._reading
+
+    def _read(self, ahead: Lookahead) -> Pass:
+        """Start readers."""
+        device = self._device
+        prepare = partial(self._upcoming.prepare, self._order, ahead.epoch + 1)
+        ring = self.plan, self._filler, self.pool, self._pool_lock
         inner = Reading(
-            self.plan,
-            self._filler,
-            self.pool,
-            self._pool_lock,
+            *ring,
             ahead,
             self._pace,
             room=self._room if self._filler.is_apart else None,
             interrupt=self._interrupt,
-            on_all_claimed=(
-                partial(self._upcoming.prepare, self._order, spot.epoch + 1)
-                if may_be_made_ahead(self._order)
-                else lambda: None
-            ),
+            on_all_claimed=prepare if may_be_made_ahead(self._order) else lambda: None,
+            clock=NO_CLOCK if device is None else device.side.device.clock,
         )
-        self._reading = inner
-        if device is not None:
-            self._reading = device.wrap(
-                inner, self.pool, self._pool_lock, self._filler.read_stored, num_readers=self.plan.num_readers
-            )
-        return self._reading
+        read, count = self._filler.read_stored, self.plan.num_readers
+        return device.wrap(inner, self.pool, self._pool_lock, read, num_readers=count) if device else inner
 
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted, by purpose."""

@@ -51,10 +51,15 @@ class Group:
         error: What went wrong, at step ``failed_step``; the steps before it are good.
         failed_step: Place in the group of the step that failed.
         lazy_sums: Sum of the row hashes of the group's one step that a device computes; None: ``hash_sums`` has it.
+        device_valid: Which rows of the group's one step count, where a device keeps it; None: all, or on the host.
+        begin_s: Virtual time from which on it may be read; see :mod:`flodl_pipe.devices.clock`.
+        time_s: Virtual time at which it was read.
         lanes: Where a stream stands after the group's one step; None for a source with an index.
     """
 
     __slots__ = (
+        "begin_s",
+        "device_valid",
         "error",
         "failed_step",
         "first_step",
@@ -67,6 +72,7 @@ class Group:
         "plans",
         "rows",
         "runs",
+        "time_s",
         "valid",
     )
 
@@ -84,6 +90,8 @@ class Group:
         self.failed_step = 0
         self.lanes: StreamState | None = None
         self.lazy_sums: LazySums | None = None
+        self.device_valid: torch.Tensor | None = None
+        self.begin_s = self.time_s = 0.0
 
     def slots(self) -> list[int]:
         """Return the slot of each step."""
@@ -183,9 +191,10 @@ class SequenceTable:
                     return None
             return None
 
-    def finish(self, group: Group) -> None:
-        """Note that one part of a group was read, or failed."""
+    def finish(self, group: Group, time_s: float = 0.0) -> None:
+        """Note that one part of a group was read, or failed, at a virtual time."""
         with self._lock:
+            group.time_s = max(group.time_s, time_s)
             group.parts_left -= 1
             if group.parts_left:
                 return

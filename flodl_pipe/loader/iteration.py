@@ -194,12 +194,15 @@ class LoaderIterator(Iterator[Batch]):
         for place, step in enumerate(steps):
             names, own = group.made.pop(place) if group.made else (names, next(tensors))
             valid, num_valid, weight = _counting(step, group.valid.get(place))
+            mask = group.device_valid
+            if mask is None and valid is not None:
+                mask = torch.from_numpy(valid)
             batch = Batch(
                 names,
                 own,
                 pick_keys=origin.pick_keys(place),
                 weight=weight,
-                valid=None if valid is None else torch.from_numpy(valid),
+                valid=mask,
                 cursor=origin.cursor(place),
             )
             hash_sum = group.hash_sums[place] if group.lazy_sums is None else group.lazy_sums

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
+from flodl_pipe.devices.clock import NO_CLOCK, Clock
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
 from flodl_pipe.loader.fill import Filler
@@ -41,6 +42,7 @@ class Reading:
         room: How many batches may be ready that are made apart, and need no slots; None where they have slots.
         interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
         on_all_claimed: Called by each reader that finds nothing left to claim, unless the pass was stopped.
+        clock: Virtual time of the device that batches go to.
 
     Attributes:
         wait_s: Time the loop waited for groups that were not ready.
@@ -58,6 +60,7 @@ class Reading:
         room: Room | None,
         interrupt: Callable[[], None],
         on_all_claimed: Callable[[], None],
+        clock: Clock = NO_CLOCK,
     ) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
@@ -69,6 +72,9 @@ class Reading:
         self._room = room
         self._interrupt = interrupt
         self._on_all_claimed = on_all_claimed
+        self._clock, self._begin_s = clock, clock.now()
+        # When steps were handed out, whose places others take; only where time is virtual.
+        self._given_s: list[float] | None = None if clock is NO_CLOCK else []
         self._process = os.getpid()
         self._taken_s = self._taken_processor_s = 0.0
         self._taken_steps = self._next_step = 0
@@ -123,6 +129,8 @@ class Reading:
                 steps = min(steps, self._room.max_steps)
                 self._table.max_steps = self._room.max_steps
             self._table.group_steps = steps
+            if self._given_s is not None:
+                self._given_s += [self._clock.now()] * self._taken_steps
             self.ahead.prepare(self._next_step)  # before a reader wakes, which would compete for the interpreter
             self._table.give_credit(self._taken_steps)
         if not self._table.is_ready():
@@ -130,6 +138,7 @@ class Reading:
         group = self._table.take()
         if group is None:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
+        self._clock.reach(group.time_s)
         self._taken_steps, self._next_step = group.num_steps, group.first_step + group.num_steps
         self._taken_s, self._taken_processor_s = time.perf_counter(), time.thread_time()
         self.wait_s += self._taken_s - asked_s
@@ -165,9 +174,14 @@ class Reading:
 
     def _new_group(self, first_step: int, num_steps: int, num_parts: int) -> Group:
         if self._room is not None:
-            return Group(first_step, num_steps, num_parts, [])
-        with self._pool_lock:
-            return Group(first_step, num_steps, num_parts, self._pool.take(num_steps))
+            group = Group(first_step, num_steps, num_parts, [])
+        else:
+            with self._pool_lock:
+                group = Group(first_step, num_steps, num_parts, self._pool.take(num_steps))
+        if self._given_s is not None:
+            made_room = first_step + num_steps - 1 - self._table.max_steps
+            group.begin_s = self._given_s[made_room] if made_room >= 0 else self._begin_s
+        return group
 
     def _read(self) -> None:
         self._table.reader_starts()
@@ -184,6 +198,7 @@ class Reading:
 
     def _fill(self, group: Group, part: int, *, by_loop: bool) -> None:
         began_s = time.thread_time()
+        self._clock.reach(group.begin_s)
         try:
             self._filler.fill(group, part, self.ahead)
             if self._room is not None:
@@ -197,4 +212,4 @@ class Reading:
         finally:
             if not by_loop:
                 self._pace.reader_took(time.thread_time() - began_s, group.num_steps)
-            self._table.finish(group)
+            self._table.finish(group, self._clock.now())

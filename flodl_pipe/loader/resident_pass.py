@@ -2,25 +2,27 @@
 
 Nothing is read, no thread runs, and nothing waits: the loop's stream does the gathering between two steps. What crosses
 the bus are the numbers of the rows.
+
+Where there is no memory for a batch, the pool gives way as it does while streaming, and the pass goes on with one that
+reads.
 """
 
+import contextlib
 import os
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import final
 
-import numpy as np
-import torch
-
-from flodl_pipe.arrays import ByteArray, WordArray
-from flodl_pipe.devices.protocol import Event, Stream
-from flodl_pipe.errors import LoaderError
-from flodl_pipe.keyed.digest import row_states
+from flodl_pipe.arrays import ByteArray
+from flodl_pipe.devices.protocol import Event
+from flodl_pipe.errors import DeviceMemoryError, LoaderError
 from flodl_pipe.loader.device_side import DeviceSide
+from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.groups import Group
-from flodl_pipe.loader.lazy_sums import LazySums
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.torch_modes import outside_of_the_loop
-from flodl_pipe.loader.upload import Finish, Upload
+from flodl_pipe.loader.upload import Upload
 
 __all__ = ["ResidentPass"]
 
@@ -32,23 +34,24 @@ class ResidentPass:
     Args:
         ahead: Picks of the pass.
         side: The device.
-        finish: How rows become a batch.
-        upload: Counts what crosses the bus.
+        upload: Makes batches, and counts what crosses the bus.
+        go_on: Returns a pass over the rest of the epoch that reads, from a position on.
 
     Attributes:
-        wait_s: Time the loop waited; there is nothing to wait for.
+        wait_s: Time the loop waited.
     """
 
-    def __init__(self, ahead: Lookahead, side: DeviceSide, finish: Finish, upload: Upload) -> None:
+    def __init__(self, ahead: Lookahead, side: DeviceSide, upload: Upload, go_on: Callable[[int], Pass]) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
         self._side = side
-        self._finish = finish
         self._upload = upload
+        self._go_on = go_on
+        self._streamed: Pass | None = None
         self._next_step = 0
         self._process = os.getpid()
         self._stopped = False
-        self._slabs: list[tuple[ByteArray, Event | None]] = []
+        self._slabs: deque[tuple[ByteArray, Event]] = deque()
 
     def require_own_process(self) -> None:
         """Refuse to go on in a forked child.
@@ -69,55 +72,75 @@ class ResidentPass:
         """Return the next step; see :class:`flodl_pipe.loader.feed.Pass`."""
         if self._stopped:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
-        asked_s, step, pool, side = time.perf_counter(), self._next_step, self._side.pool, self._side
-        assert pool is not None
-        self._next_step += 1
-        facts = self.ahead.step(step)
-        rows = self.ahead.rows(step, 1)
-        group = Group(step, 1, 0, [])
-        group.rows = rows
-        device = side.device
-        stream = device.consumer()
-        with outside_of_the_loop(without_graph=True), side.gate:
-            plan = pool.plan(rows.samples)
-            parts = [plan.index]
-            if self._finish.keep_digest:
-                states: WordArray = row_states(
-                    epoch=self.ahead.epoch, positions=rows.positions, samples=rows.samples, repeats=rows.repeats
-                )
-                parts.append(states.view(np.int64))
-                valid = facts.valid()
-                if valid is not None:
-                    parts.append(valid.astype(np.int64))
-            index = self._upload.numbers(parts, self._room(sum(part.nbytes for part in parts)), stream)
-            self._slabs[-1] = (self._slabs[-1][0], device.record(stream))
-            fields = pool.assemble(plan, index.pop(0), {}, stream=stream)
-            if self._finish.keep_digest:
-                group.lazy_sums = self._sums(stream, fields, index)
-            group.made[0] = self._finish.batch(device, stream, fields, rows, self.ahead.epoch)
-        device.use(stream, group.made[0][1])
+        asked_s = time.perf_counter()
+        group = None if self._streamed is not None else self._gathered()
+        if group is None:
+            group = self._stream()
         self.wait_s += time.perf_counter() - asked_s
         return group
 
-    def stop(self, *, wait: bool = True) -> None:  # noqa: ARG002 - nothing runs
+    def stop(self, *, wait: bool = True) -> None:
         """End the pass."""
         if os.getpid() != self._process:
             return
         self._stopped = True
-        self._slabs.clear()  # the device keeps what is still being copied out of
+        self._side.gate.wake()
+        if self._streamed is not None:
+            self._streamed.stop(wait=wait)
+        self._slabs.clear()  # whoever copies from them still keeps them
 
-    def _sums(self, stream: Stream, fields: dict[str, torch.Tensor], index: list[torch.Tensor]) -> LazySums:
-        return self._upload.sums(stream, fields, index)
+    def _gathered(self) -> Group | None:
+        """Return the next step, gathered on the device; None if the pool had to give way and is not complete any more.
 
-    def _room(self, num_bytes: int) -> ByteArray:
-        """Return host memory that numbers may be written to: of two slabs, the one that was copied longer ago."""
-        if len(self._slabs) < 2:
-            self._slabs.append((self._side.device.host_slab(max(1, num_bytes)), None))
-            return self._slabs[-1][0]
-        memory, copied = self._slabs.pop(0)
+        Raises:
+            DeviceMemoryError: if there is no memory, and nothing more that could be given up for it.
+        """
+        side, step = self._side, self.ahead.step(self._next_step)
+        pool = side.pool
+        assert pool is not None
+        rows = self.ahead.rows(self._next_step, 1)
+        stream = side.device.consumer()
+        while side.is_complete:
+            try:
+                with outside_of_the_loop(without_graph=True), side.gate.work(self._is_stopped):
+                    plan = pool.plan(rows.samples)
+                    sent = self._upload.resident(plan, stream, rows, self.ahead.epoch, step.valid(), self._room)
+                    side.device.use(stream, sent.tensors())
+            except DeviceMemoryError as error:
+                side.give_way(error)
+                continue
+            group = Group(self._next_step, 1, 0, [])
+            group.rows = rows
+            group.made[0], group.lazy_sums, group.device_valid = sent.made, sent.sums, sent.valid
+            self._next_step += 1
+            side.delivered()
+            return group
+        return None
+
+    def _stream(self) -> Group:
+        """Return the next step from a pass that reads: the pool gave way."""
+        if self._streamed is None:
+            number = self._next_step
+            self._streamed = self._go_on(self.ahead.step(number - 1).next_position if number else self.ahead.position)
+        waited_s = self._streamed.wait_s
+        group = self._streamed.take()
+        self.wait_s -= self._streamed.wait_s - waited_s
+        group.first_step += self._next_step
+        return group
+
+    def _is_stopped(self) -> bool:
+        return self._stopped
+
+    @contextlib.contextmanager
+    def _room(self, num_bytes: int) -> Iterator[ByteArray]:
+        """Give host memory for numbers to be copied from: of two slabs, the one that was copied longer ago."""
+        device = self._side.device
+        memory, copied = self._slabs.popleft() if len(self._slabs) == 2 else (None, None)
         if copied is not None:
-            self._side.device.synchronize(copied)
-        if len(memory) < num_bytes:
-            memory = self._side.device.host_slab(num_bytes)
-        self._slabs.append((memory, None))
-        return memory
+            device.synchronize(copied)
+        if memory is None or len(memory) < num_bytes:
+            memory = device.host_slab(max(1, num_bytes))
+        try:
+            yield memory
+        finally:
+            self._slabs.append((memory, device.record(device.consumer())))

@@ -11,7 +11,7 @@ from typing import Protocol, final
 
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.devices.choose import find_device
-from flodl_pipe.devices.protocol import Device
+from flodl_pipe.devices.protocol import Device, DeviceMemory
 from flodl_pipe.devices.simulated import SimulatedDevice
 
 __all__ = ["Holder", "SharedDevice", "target_device"]
@@ -38,6 +38,7 @@ class SharedDevice:
         self.device = device
         self._lock = threading.Lock()
         self._holders: list[weakref.ref[Holder]] = []
+        self._peak_bytes = self._others_peak_bytes = 0
 
     def add(self, holder: Holder) -> None:
         """Count what a holder holds from now on, as long as it exists."""
@@ -46,7 +47,8 @@ class SharedDevice:
             self._holders.append(weakref.ref(holder))
 
     def remove(self, holder: Holder) -> None:
-        """Stop counting what a holder holds."""
+        """Stop counting what a holder holds; call it before that is given back."""
+        self.observe()
         with self._lock:
             self._holders = [other for other in self._holders if other() not in (None, holder)]
 
@@ -55,6 +57,24 @@ class SharedDevice:
         with self._lock:
             holders = [other() for other in self._holders]
         return sum(holder.device_bytes for holder in holders if holder is not None)
+
+    def observe(self) -> DeviceMemory:
+        """Probe the device, and note how much this process has had in use for other things than its loaders.
+
+        Its peak alone would count what loaders held at that time, and go on doing so when they are gone. So what they
+        hold is taken off as soon as a new peak is seen: they only grow, so it was at most a step less at the peak.
+        """
+        memory, held_bytes = self.device.memory(), self.held_bytes()
+        with self._lock:
+            if memory.process_peak_bytes > self._peak_bytes:
+                self._peak_bytes = memory.process_peak_bytes
+                self._others_peak_bytes = max(self._others_peak_bytes, memory.process_peak_bytes - held_bytes)
+        return memory
+
+    @property
+    def others_peak_bytes(self) -> int:
+        """The most that this process was seen to have in use for other things than its loaders; 0 if nobody tells."""
+        return self._others_peak_bytes
 
 
 _shared: dict[object, SharedDevice] = {}

@@ -4,135 +4,33 @@ All of it is enqueued on the transfer stream by the transfer thread; the loop's 
 The slot may be written again after the event that follows its copies.
 """
 
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
 import torch
 
-from flodl_pipe.arrays import ByteArray, IndexArray, WordArray
-from flodl_pipe.batch.batch import Batch
-from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.devices.protocol import Device, Event, Stream
+from flodl_pipe.arrays import BoolArray, ByteArray, IndexArray, WordArray
+from flodl_pipe.devices.protocol import Device, Stream
 from flodl_pipe.keyed.digest import row_states
 from flodl_pipe.keyed.digest_torch import row_hash_sums
-from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.loader.finish import Finish, Uploaded, plain_parts, rebuilt
 from flodl_pipe.loader.groups import Made
 from flodl_pipe.loader.lazy_sums import LazySums
 from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.slots import Run, SlotLayout
-from flodl_pipe.staging.device_rows import DeviceRows
 from flodl_pipe.staging.pool_slabs import GatherPlan
 from flodl_pipe.staging.sample_pool import SamplePool
-from flodl_pipe.transforms.chain import Chain
 
-__all__ = ["Finish", "Upload", "Uploaded", "number_bytes"]
+__all__ = ["Upload", "number_bytes"]
 
 _SUMS = np.dtype(np.int64)
 
 
 def number_bytes(num_rows: int) -> int:
-    """Return what a slot needs for numbers that go to the device with a step: where rows come from, go to, and hashes."""
+    """Return what a slot needs for numbers that go along with a step: where rows come from and go to, and hashes."""
     return 8 * 6 * num_rows + 64
-
-
-@final
-@dataclass(frozen=True)
-class Finish:
-    """How rows on the device become a batch.
-
-    Attributes:
-        rows: Delivers stored rows; None where they were delivered already.
-        spec: Delivered fields, under the batch's names.
-        chain: Transforms.
-        seed: Run seed, for keys.
-        keep_digest: Whether to sum the hashes of rows there; only of stored ones.
-    """
-
-    rows: DeviceRows | None
-    spec: SampleSpec
-    chain: Chain
-    seed: int
-    keep_digest: bool
-
-    def batch(self, device: Device, stream: Stream, fields: dict[str, torch.Tensor], rows: Rows, epoch: int) -> Made:
-        """Enqueue delivery and transforms.
-
-        Args:
-            device: The device.
-            stream: Where.
-            fields: Rows as uploaded, for each field uint8 of shape ``(B, row_bytes)``.
-            rows: What stands in them.
-            epoch: Which epoch.
-
-        Raises:
-            DeviceMemoryError: if the device has no memory left.
-            TransformError: if a transform breaks its contract.
-        """
-        delivery = self.rows
-        reads = [tensor for tensor in fields.values() if tensor.numel()]
-        if delivery is not None:
-            tensors = device.compute(stream, lambda: delivery.deliver(fields), reads=reads)
-        else:
-            spec = self.spec
-            tensors = tuple(
-                tensor.view(getattr(torch, field.dtype)).view(len(rows.samples), *field.shape)
-                for field, tensor in zip(spec, fields.values(), strict=True)
-            )
-        return self.transformed(device, stream, self.spec.names, tensors, rows, epoch)
-
-    def transformed(
-        self,
-        device: Device,
-        stream: Stream,
-        names: tuple[str, ...],
-        tensors: tuple[torch.Tensor, ...],
-        rows: Rows,
-        epoch: int,
-        *,
-        alone: bool = False,
-    ) -> Made:
-        """Enqueue transforms.
-
-        Args:
-            device: The device.
-            stream: Where.
-            names: Names of the fields.
-            tensors: The fields.
-            rows: What stands in the rows.
-            epoch: Which epoch.
-            alone: Whether tensors are of one sample, without a batch axis.
-        """
-        if self.chain.is_empty:
-            return names, tensors
-        keys = PickKeys(rows.samples, rows.repeats, epoch, self.seed)
-
-        def work() -> Made:
-            given = tuple(tensor[None] for tensor in tensors) if alone else tensors
-            batch = self.chain(Batch(names, given, pick_keys=keys), keys)
-            return batch.names, tuple(tensor[0] for tensor in batch.values()) if alone else batch.values()
-
-        return device.compute(stream, work, reads=tensors)
-
-
-@final
-@dataclass
-class Uploaded:
-    """A step on its way to the loop.
-
-    Attributes:
-        made: Names and tensors of the batch.
-        copied: After the copies out of the slot.
-        done: After everything.
-        sums: Sum of the rows' hashes; None without a digest, or where readers made it.
-        num_bytes: Bytes of the tensors.
-    """
-
-    made: Made
-    copied: Event
-    done: Event
-    sums: LazySums | None = None
-    num_bytes: int = field(default=0)
 
 
 @final
@@ -160,7 +58,7 @@ class Upload:
         self._pool = pool
         self.num_bytes = 0
 
-    def slot(self, run: Run, rows: Rows, plan: GatherPlan | None, epoch: int, valid: IndexArray | None) -> Uploaded:
+    def slot(self, run: Run, rows: Rows, plan: GatherPlan | None, epoch: int, valid: BoolArray | None) -> Uploaded:
         """Enqueue a step whose rows lie in a slot.
 
         Args:
@@ -168,12 +66,12 @@ class Upload:
             rows: What stands in the step's rows.
             plan: Which of them the pool has; the slot then holds the others. None: the slot holds all.
             epoch: Which epoch.
-            valid: Numbers of the rows that count, for the digest; None: all.
+            valid: Which rows count; None: all.
 
         Raises:
             DeviceMemoryError: if the device has no memory left.
         """
-        device, stream, pool = self.device, self.stream, self._pool
+        stream, pool = self.stream, self._pool
         num_rows = len(rows.samples)
         num_fresh = num_rows if plan is None else len(plan.missing)
         fresh = {
@@ -187,15 +85,7 @@ class Upload:
         numbers: list[IndexArray] = [] if plan is None else [plan.index]
         if admission is not None:
             numbers.append(admission.index)
-        if self._finish.keep_digest:
-            states: WordArray = row_states(
-                epoch=epoch, positions=rows.positions, samples=rows.samples, repeats=rows.repeats
-            )
-            numbers.append(states.view(np.int64))
-            if valid is not None:
-                numbers.append(valid)
-        index = self.numbers(numbers, self._layout.extra_bytes(run))
-        copied = device.record(stream)
+        index = self.numbers([*numbers, *self._about(rows, epoch, valid)], self._layout.extra_bytes(run))
         fields = fresh
         if plan is not None:
             assert pool is not None
@@ -203,23 +93,88 @@ class Upload:
         if admission is not None:
             assert pool is not None
             pool.admit(admission, index.pop(0), fresh)
-        sums = self.sums(stream, fields, index) if self._finish.keep_digest else None
-        made = self._finish.batch(device, stream, fields, rows, epoch)
-        return Uploaded(made, copied, device.record(stream), sums, _bytes_of(made))
+        return self._finished(stream, fields, index, rows, epoch)
 
-    def tensors(self, made: Made, rows: Rows, epoch: int, *, alone: bool) -> Uploaded:
-        """Enqueue a step that readers made as tensors of their own."""
+    def resident(
+        self,
+        plan: GatherPlan,
+        stream: Stream,
+        rows: Rows,
+        epoch: int,
+        valid: BoolArray | None,
+        room: Callable[[int], contextlib.AbstractContextManager[ByteArray]],
+    ) -> Uploaded:
+        """Enqueue a step whose rows the pool has.
+
+        Args:
+            plan: Where they are.
+            stream: The loop's own.
+            rows: What stands in the step's rows.
+            epoch: Which epoch.
+            valid: Which rows count; None: all.
+            room: Gives host memory for numbers to be copied from.
+
+        Raises:
+            DeviceMemoryError: if the device has no memory left.
+        """
+        assert self._pool is not None
+        parts = [plan.index, *self._about(rows, epoch, valid)]
+        with room(sum(part.nbytes for part in parts)) as memory:
+            index = self.numbers(parts, memory, stream)
+        fields = self._pool.assemble(plan, index.pop(0), {}, stream=stream)
+        return self._finished(stream, fields, index, rows, epoch)
+
+    def _about(self, rows: Rows, epoch: int, valid: BoolArray | None) -> list[IndexArray]:
+        """Return what the device has to know of a step's rows: which count, and where they stand, for hashes."""
+        numbers: list[IndexArray] = [] if valid is None else [valid.astype(np.int64)]
+        if self._finish.keep_digest:
+            states: WordArray = row_states(
+                epoch=epoch, positions=rows.positions, samples=rows.samples, repeats=rows.repeats
+            )
+            numbers.append(states.view(np.int64))
+        return numbers
+
+    def _finished(
+        self, stream: Stream, fields: dict[str, torch.Tensor], index: list[torch.Tensor], rows: Rows, epoch: int
+    ) -> Uploaded:
+        """Enqueue the way from rows on the device to a batch.
+
+        Args:
+            stream: Where.
+            fields: The rows, for each field uint8 of shape ``(B, row_bytes)``.
+            index: What :meth:`_about` made, on the device.
+            rows: What stands in the rows.
+            epoch: Which epoch.
+        """
+        device, valid = self.device, None
+        if len(index) > self._finish.keep_digest:
+            counts = index.pop(0)
+            valid = device.compute(stream, lambda: counts.to(torch.bool), reads=[counts])
+        sums = self._sums(stream, fields, index[0], valid) if self._finish.keep_digest else None
+        made = self._finish.batch(device, stream, fields, rows, epoch)
+        return Uploaded(made, valid, device.record(stream), sums)
+
+    def tensors(self, made: Made, rows: Rows, epoch: int, valid: BoolArray | None, *, alone: bool) -> Uploaded:
+        """Enqueue a step that readers made as tensors of their own.
+
+        Raises:
+            DeviceMemoryError: if the device has no memory left.
+        """
         device, stream = self.device, self.stream
         names, tensors = made
+        flat = [part for tensor in tensors for part in plain_parts(tensor)]
+        if valid is not None:
+            flat.append(torch.from_numpy(valid))
 
-        def work() -> tuple[torch.Tensor, ...]:
-            return tuple(tensor.to(device.torch_device, copy=True) for tensor in tensors)
+        def work() -> list[torch.Tensor]:
+            return [part.to(device.torch_device, copy=True) for part in flat]
 
         moved = device.compute(stream, work, reads=())
-        self.num_bytes += _bytes_of(made)
-        finished = self._finish.transformed(device, stream, names, moved, rows, epoch, alone=alone)
-        done = device.record(stream)
-        return Uploaded(finished, done, done, None, _bytes_of(finished))
+        self.num_bytes += sum(part.numel() * part.element_size() for part in flat)
+        there = iter(moved)
+        like = tuple(rebuilt(tensor, there) for tensor in tensors)
+        finished = self._finish.transformed(device, stream, names, like, rows, epoch, alone=alone)
+        return Uploaded(finished, None if valid is None else moved[-1], device.record(stream))
 
     def copy_in(self, memory: ByteArray) -> torch.Tensor:
         """Enqueue the copy of host memory, and return the device's, uint8 of shape ``(n,)``."""
@@ -254,17 +209,14 @@ class Upload:
         self.num_bytes += size
         return list(torch.split(target.view(torch.int64), [len(part) for part in parts]))
 
-    def sums(self, stream: Stream, fields: dict[str, torch.Tensor], numbers: list[torch.Tensor]) -> LazySums:
+    def _sums(
+        self, stream: Stream, fields: dict[str, torch.Tensor], states: torch.Tensor, valid: torch.Tensor | None
+    ) -> LazySums:
         """Enqueue the sum of the rows' hashes, and its way back."""
-        states, *rest = numbers
-        valid = rest[0].to(torch.bool) if rest else None
         device = self.device
         reads = [tensor for tensor in (states, *fields.values()) if tensor.numel()]
+        reads += [] if valid is None else [valid]
         found = device.compute(stream, lambda: row_hash_sums(states, fields.values(), valid), reads=reads)
         target = device.host_slab(2 * _SUMS.itemsize)
         device.copy_out(stream, found.view(torch.uint8), target)
         return LazySums(device, device.record(stream), target)
-
-
-def _bytes_of(made: Made) -> int:
-    return sum((tensor.values() if tensor.is_nested else tensor).numel() * tensor.element_size() for tensor in made[1])

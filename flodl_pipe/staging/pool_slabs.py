@@ -50,6 +50,15 @@ class Slab:
             memory = device.allocate(size, stream) if size else torch.empty(0, dtype=torch.uint8)
             self.fields[field.name] = memory.view(num_rows, field.row_bytes)
 
+    def drop(self) -> None:
+        """Let go of its memory, whoever still holds the slab."""
+        self.fields = {}
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether its memory is gone."""
+        return not self.fields
+
     @property
     def end(self) -> int:
         """The rank after the last one."""
@@ -84,6 +93,11 @@ class GatherPlan:
     def num_hits(self) -> int:
         """``H``: rows that are held."""
         return self.num_rows - len(self.missing)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether memory that it counts on is gone: the pool shrank meanwhile."""
+        return any(slab.is_dropped for slab, _ in self.slabs)
 
     @classmethod
     def of(cls, ranks: IndexArray, held: IndexArray, missing: IndexArray, slabs: Sequence[Slab]) -> "GatherPlan":

@@ -18,7 +18,8 @@ one copy::
                  pool.admit(admission, ...)              copied: no view of the upload is kept
 
 :meth:`SamplePool.plan` may be called by any thread. ``admission``, ``admit`` and ``grow`` belong to one thread, the one
-that enqueues on the pool's stream. A plan outlives what happens to the pool meanwhile: it keeps the slabs it needs.
+that enqueues on the pool's stream. A plan outlives what happens to the pool meanwhile: it keeps the slabs it needs,
+unless they are wanted back at once.
 
 Shape letters: ``B`` rows of a batch, ``K`` samples, ``N`` samples of the source.
 """
@@ -134,25 +135,26 @@ class SamplePool:
             self.capacity_rows = max(self.capacity_rows, capacity)
         return True
 
-    def shrink(self, capacity_rows: int) -> int:
-        """Hold fewer ranks, and give back the slabs beyond.
+    def shrink(self, capacity_rows: int, *, at_once: bool = False) -> int:
+        """Hold fewer ranks, give back the slabs beyond, and return their bytes.
 
-        The memory is free once plans made before are through with it.
-
-        Returns:
-            Bytes given back.
+        The memory is free once plans made before are through with it; with ``at_once`` now, and plans that count on it
+        are void (:attr:`GatherPlan.is_void`).
         """
         with self._lock:
             self.capacity_rows = min(self.capacity_rows, max(0, capacity_rows))
             self._held.cut(self.capacity_rows)
             before = self.held_bytes
-            self._slabs = tuple(slab for slab in self._slabs if slab.first < self.capacity_rows)
+            gone = [slab for slab in self._slabs if slab.first >= self.capacity_rows]
+            self._slabs = self._slabs[: len(self._slabs) - len(gone)]
+            for slab in gone if at_once else ():
+                slab.drop()
             return before - self.held_bytes
 
-    def switch_off(self, why: str) -> None:
-        """Hold nothing, from now on; later samples are misses."""
+    def switch_off(self, why: str, *, at_once: bool = False) -> None:
+        """Hold nothing, until :attr:`off` is None again; samples are misses. See :meth:`shrink`."""
         self.off = why
-        self.shrink(0)
+        self.shrink(0, at_once=at_once)
 
     def close(self) -> None:
         """Give everything back."""

@@ -198,6 +198,19 @@ def run_broken_off(make):
             require_ordered(device)
 
 
+def run_short_of_memory(make):
+    """Let one allocation after the other fail: the step is uploaded once more, from the same slot."""
+    rows, _ = expected(make, 2, {"batch_size": 16})
+    for skip in range(8):
+        with on_device(make(), batch_size=16, mode="streaming", prefetch=2) as (loader, device):
+            for epoch in range(2):
+                for step, batch in enumerate(loader.epoch(epoch)):
+                    require_same(batch, rows[epoch][step], f"epoch {epoch}, step {step}")
+                    if step == 3 * epoch + 2:
+                        device.fail_next(1, skip=skip)
+            require_ordered(device)
+
+
 def scenarios(folder: Path):
     """Return runs by name."""
 
@@ -238,6 +251,7 @@ def scenarios(folder: Path):
         "transforms, resident": lambda: run(small, transforms=noise, drop_last=False, **whole),
         "made batches": lambda: run(Sentences, collate="pad", **{**stream, "batch_size": 8}),
         "stream": lambda: run_stream(prefetch=2),
+        "short of memory": lambda: run_short_of_memory(large),
         "broken off": lambda: run_broken_off(small),
     }
 
