@@ -85,23 +85,24 @@ def assemble(
     owner = ledger.new_owner()
     with ExitStack() as undo:
         undo.callback(ledger.release, owner)
-        ledger.take(owner, "source", outline.held_bytes + outline.tiers.table_bytes, plan.share)
-        ledger.take(owner, "ring", plan.ring_bytes, plan.share)
-        kept_bytes = plan.resident_bytes or outline.tiers.ram.num_bytes
-        kept = "resident set" if plan.resident_bytes else "RAM cache"
-        if kept_bytes:
-            ledger.take(owner, kept, kept_bytes, plan.share)
-        if outline.tiers.disk.warning is not None:  # a disk that is memory
-            ledger.take(owner, "disk stage in memory", outline.tiers.disk.num_bytes, plan.share)
         processes = reader_processes(source, config, plan.num_readers, outline.steps.max_rows * plan.group_steps)
-        reads = SourceReads(source, processes)
+        reads, tier_plan = SourceReads(source, processes), outline.tiers
         undo.callback(reads.close)
         if processes is not None:
             ledger.take(owner, "reader processes", processes.num_bytes, plan.share)
+            tier_plan = outline.tiers_beside(processes.num_bytes)
+        ledger.take(owner, "source", outline.held_bytes + tier_plan.table_bytes, plan.share)
+        ledger.take(owner, "ring", plan.ring_bytes, plan.share)
+        kept_bytes = plan.resident_bytes or tier_plan.ram.num_bytes
+        kept = "resident set" if plan.resident_bytes else "RAM cache"
+        if kept_bytes:
+            ledger.take(owner, kept, kept_bytes, plan.share)
+        if tier_plan.disk.warning is not None:  # a disk that is memory
+            ledger.take(owner, "disk stage in memory", tier_plan.disk.num_bytes, plan.share)
         tiers = HostTiers(
             source,
             reads,
-            outline.tiers,
+            tier_plan,
             config,
             is_resident=plan.mode == "resident" and outline.device is None,
             owner=owner,

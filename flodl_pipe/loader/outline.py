@@ -3,7 +3,9 @@
 An engine is built from its outline, and ``job=plan`` prints one, so the two cannot tell different stories.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from flodl_pipe.cluster.context import RunContext
@@ -54,6 +56,7 @@ class Outline:
         plan: Mode, ring, readers, and what they take.
         held_bytes: What the source itself holds in memory.
         tiers: What the tiers of the host may hold.
+        tiers_beside: The same, where something else takes so many bytes more: reader processes, whose size shows late.
         device: What may be held of a device; None where batches are delivered on the CPU.
     """
 
@@ -66,6 +69,7 @@ class Outline:
     plan: EnginePlan
     held_bytes: int
     tiers: TierPlan
+    tiers_beside: Callable[[int], TierPlan]
     device: DevicePlan | None = None
 
     @property
@@ -171,16 +175,17 @@ def outline_engine(
             num_epochs=parts.num_epochs,
         )
         plan = replace(plan, mode="resident" if device.decision == "resident" else "streaming", why=device.why)
-    tiers = plan_tiers(
+    tiers_in = partial(
+        plan_tiers,
         source,
         order,
         config,
         mode=plan.mode if device is None else "streaming",
-        room_bytes=plan.share.num_bytes - held_bytes - plan.ring_bytes,
         num_epochs=parts.num_epochs,
         num_readers=plan.num_readers,
         skips=parts.max_skipped is not None,
     )
+    room_bytes = plan.share.num_bytes - held_bytes - plan.ring_bytes
     return Outline(
         source=source,
         order=order,
@@ -196,6 +201,7 @@ def outline_engine(
         layout=layout,
         plan=plan,
         held_bytes=source_bytes,
-        tiers=tiers,
+        tiers=tiers_in(room_bytes=room_bytes),
+        tiers_beside=lambda taken_bytes: tiers_in(room_bytes=room_bytes - taken_bytes),
         device=device,
     )

@@ -168,6 +168,9 @@ def plan_tiers(
         return TierPlan(StorageOrder(num_samples), ram, TierRange.off("the RAM cache holds the whole set"))
     ranking = ranking_for(source, order)
     room_bytes -= ranking.held_bytes
+    # Tables of the disk stage come first: without them its rows could not be found.
+    on_disk = min(num_samples, rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
+    room_bytes -= _places(on_disk)
     if not config.sample_cache:
         ram = TierRange.off("loader.sample_cache=false")
     elif not set_bytes:
@@ -179,7 +182,7 @@ def plan_tiers(
         left = format_bytes(max(0, room_bytes))
         why = f"{left} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
         ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
-    disk = _disk(source, ranking, config, ram)
+    disk = _disk(source, ranking, config, ram, on_disk)
     return TierPlan(ranking, ram, disk, ranking.held_bytes + _places(disk.num_rows))
 
 
@@ -211,7 +214,7 @@ def _is_read_ahead_only(source: Source) -> bool:
     return shared_bytes(source, StorageOrder(len(source))) is not None
 
 
-def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange) -> TierRange:
+def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange, fitting: int) -> TierRange:
     if not config.disk_stage:
         return TierRange.off("loader.disk_stage=0")
     extents = source.extents if isinstance(source, BundledSource) else None
@@ -219,7 +222,8 @@ def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange
         return TierRange.off("the source holds the whole set in memory itself")
     if extents is not None and len(source) * extents.row_bytes > _MOST_OVERLAP * extents.num_bytes:
         return TierRange.off("its samples share their bytes, and a disk stage holds each by itself")
-    fitting = rows_on_disk(source, config.disk_stage)
+    if not fitting:
+        return TierRange.off("no host memory is left for its tables, 4 bytes a row; raise loader.ram_max_usage")
     in_order = isinstance(ranking, StorageOrder)
     begin, end = (0, ram.first_rank if ram.num_rows else len(source)) if in_order else (ram.num_rows, len(source))
     num_rows = min(fitting, end - begin)
