@@ -51,8 +51,10 @@ def checked(result: Any, step: str, given: Batch, spans: dict[str, Span]) -> Bat
                 f"transform {step!r} returned field {name!r} on device {tensor.device}, and the batch is on {device}; "
                 "make new tensors with device=batch[FIELD].device"
             )
-        if tensor.layout == torch.strided and any(
-            size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if (
+            tensor.layout == torch.strided
+            and tensor.numel()  # what has no elements may have any strides
+            and any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         ):
             raise TransformError(
                 f"transform {step!r} returned field {name!r} {_shape(tensor)} expanded: some of its elements are one "
