@@ -52,6 +52,15 @@ def test_host_memory_is_counted_while_anything_sees_it(device):
     assert device.pinned_bytes == 0
 
 
+def test_memory_of_work_that_nobody_waits_for_is_free_again(device, transfer):
+    for _ in range(3):
+        tensor = device.allocate(BLOCK, transfer)
+        device.enqueue(transfer, lambda tensor=tensor: tensor.zero_(), reads=[], writes=[tensor])
+    del tensor
+    assert device.memory().free_bytes == 10 * BLOCK
+    assert device.allocated_bytes == 0
+
+
 def test_a_block_lives_as_long_as_anything_that_sees_it(device, transfer):
     tensor = device.allocate(100, transfer)
     array = tensor[3:].view(97, 1).numpy()
