@@ -1,12 +1,16 @@
 """A source and its steps in words, for ``run`` and ``plan`` alike."""
 
+from collections.abc import Sequence
+
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.config.root import Config
 from flodl_pipe.loader.making import Making
-from flodl_pipe.reports.figures import plural
+from flodl_pipe.loader.statistics import Traffic
+from flodl_pipe.reports.figures import plural, share
 from flodl_pipe.sampling.steps import DropLast, EpochSteps
 from flodl_pipe.sources.protocol import BundledSource, Source
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.units import format_bytes
 
 __all__ = [
@@ -15,6 +19,7 @@ __all__ = [
     "last_batch",
     "last_batch_of_a_stream",
     "making_rows",
+    "moved",
     "tokens_per_sample",
     "told",
 ]
@@ -103,3 +108,28 @@ def tokens_per_sample(source: Source | Stream) -> int:
     shapes = {field.name: field.shape for field in source.delivered if field.dtype == "int64"}
     shape = shapes.get("input")
     return shape[0] if shape is not None and len(shape) == 1 and shapes.get("target") == shape else 0
+
+
+def moved(tiers: Sequence[TierCount], traffic: Traffic, device: str) -> tuple[tuple[str, str], ...]:
+    """Return where rows came from, tier by tier, and what was copied to the device.
+
+    Args:
+        tiers: What each tier did, in the order in which they are asked.
+        traffic: What was read from the source and copied.
+        device: Name of the device that batches are delivered to.
+    """
+    total = sum(tier.num_hits for tier in tiers) + traffic.source_rows
+    rows = [(tier.name, _tier(tier, total)) for tier in tiers]
+    if total:  # a stream counts nothing of the kind
+        part = share(traffic.source_rows, total)
+        rows.append(("source", f"{plural(traffic.source_rows, 'row')} ({part}), {format_bytes(traffic.source_bytes)}"))
+    if device != "cpu":
+        rows.append(("copied", f"{format_bytes(traffic.uploaded_bytes)} to {device}"))
+    return tuple(rows)
+
+
+def _tier(tier: TierCount, total: int) -> str:
+    text = f"{plural(tier.num_hits, 'row')} ({share(tier.num_hits, total)}), holds {format_bytes(tier.held_bytes)}"
+    if tier.filled_bytes:
+        text += f", {format_bytes(tier.filled_bytes)} of it read ahead"
+    return f"{text}; off: {tier.off}" if tier.off else text

@@ -1,6 +1,7 @@
-"""``job=plan``: say what a run would do, without doing it.
+"""``job=plan``: say what a run would do, without doing it; the EXPLAIN of a pipeline.
 
-Headers are read, and the blocks of the files that the fingerprint covers; no reader starts and no memory is taken. The
+Headers are read, the blocks of the files that the fingerprint covers, and, for a second at most, some samples to see
+how long reading takes (``job.probe``). No reader starts, no memory is granted, nothing is started on a device. The
 figures come from the same outline that a loader is built from, and what a run would refuse is refused here.
 """
 
@@ -9,14 +10,23 @@ import sys
 from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import batch_size_of, fields, last_batch, making_rows, told
+from flodl_pipe.jobs.plan_epochs import MOST_EPOCHS, epoch_grid
+from flodl_pipe.jobs.plan_held import HeldTiers, allowances, held_tiers
+from flodl_pipe.jobs.plan_memory import device_section, memory_rows, tier_rows
+from flodl_pipe.jobs.plan_notes import notes
+from flodl_pipe.jobs.plan_probe import ReadProbe, probe_reads
+from flodl_pipe.jobs.plan_speed import bottleneck, pace_of, speeds_of
 from flodl_pipe.jobs.plan_stream import plan_stream_sections
+from flodl_pipe.jobs.plan_work import Uploads, epochs_of, pieces_of, why_not_foretold
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.loader.stream_outline import StreamOutline
+from flodl_pipe.loader.tiers import ranking_for
 from flodl_pipe.pipeline import outline
-from flodl_pipe.reports.figures import plural, size
-from flodl_pipe.reports.tables import Section, print_sections
+from flodl_pipe.reports.figures import plural
+from flodl_pipe.reports.tables import Grid, Section, print_sections
 from flodl_pipe.sources.protocol import BundledSource
 from flodl_pipe.sources.stream_protocol import Stream
+from flodl_pipe.staging.expect import EpochWork
 from flodl_pipe.units import format_bytes
 
 __all__ = ["main", "plan_sections"]
@@ -38,32 +48,77 @@ def main(config: Config) -> None:
         job = config.job
         if isinstance(job, PlanJob) and job.max_steps is None and isinstance(found, Outline):
             found.require_epochs(job.epochs)
-        if isinstance(found, StreamOutline):
-            sections = plan_stream_sections(config, found)
-        else:
-            sections = plan_sections(config, found)
+        sections = (
+            plan_stream_sections(config, found) if isinstance(found, StreamOutline) else plan_sections(config, found)
+        )
         print_sections(sections, sys.stdout)
     finally:
         if isinstance(found.source, BundledSource | Stream):
             found.source.close()
 
 
-def plan_sections(config: Config, found: Outline) -> tuple[Section, ...]:
+def plan_sections(config: Config, found: Outline) -> tuple[Section | Grid, ...]:
     """Return the plan, section by section.
 
     Args:
         config: The config.
         found: What a loader would be made of.
     """
-    made = making_rows(found.making)
+    device = found.device
+    epochs, step_time_s, probes = _of_job(config, found)
+    allowed = None if device is None else allowances(device)
+    held = held_tiers(found, allowed)
+    fills = held.ram.ahead or held.pool.ahead
+    probe = probe_reads(found, fills=fills) if probes else ReadProbe(why="job.probe=false")
+    speeds = speeds_of(config, found, probe, step_time_s)
+    held = held_tiers(found, allowed, pace_of(speeds, found))
+    unknown = why_not_foretold(found)
+    work = [] if unknown else expected_work(found, held, min(epochs, MOST_EPOCHS))
+    made, noted = making_rows(found.making), notes(config, found)
+    on_device = device is not None
+    foretold = (
+        epoch_grid(work, epochs, on_device=on_device) if work else Section("Epochs", (("not foretold", unknown),))
+    )
     return (
         Section("Source", _source(config, found)),
         Section("Order and steps", _steps(config, found)),
         *((Section("Batch", made),) if made else ()),
-        Section("Memory", _memory(found)),
-        Section("Reading", _reading(found)),
-        Section("Notes", _notes(config, found)),
+        Section("Memory", memory_rows(found)),
+        *(() if device is None or allowed is None else (device_section(device, allowed, set_rows=len(found.source)),)),
+        Section("Tiers", tier_rows(config, found, held)),
+        foretold,
+        Section("Reading", _reading(found, work)),
+        Section("Bottleneck", bottleneck(speeds, max(1, found.steps.num_steps()), work)),
+        *((Section("Notes", noted),) if noted else ()),
     )
+
+
+def expected_work(found: Outline, held: HeldTiers, num_epochs: int) -> list[EpochWork]:
+    """Return what the first epochs of a run move.
+
+    Args:
+        found: What a loader would be made of.
+        held: What its tiers hold.
+        num_epochs: How many epochs.
+    """
+    device = found.device
+    uploads = None
+    if device is not None:
+        row_bytes = found.layout.spec.row_bytes
+        uploads = Uploads(row_bytes, has_digest=device.host.rows is not None, in_order=device.decision == "resident")
+    pieces = pieces_of(found, ranking_for(found.source, found.order))
+    return epochs_of(pieces, held.pool, held.ram, held.disk, num_epochs, uploads=uploads)
+
+
+def _of_job(config: Config, found: Outline) -> tuple[int, float, bool]:
+    """Return the epochs of the run, the time of a step, and whether to probe."""
+    job = config.job
+    if not isinstance(job, PlanJob):
+        return 1, 0.0, False
+    epochs = job.epochs
+    if job.max_steps is not None:
+        epochs = min(epochs, -(-job.max_steps // max(1, found.steps.num_steps())))
+    return epochs, job.step_time_s, job.probe
 
 
 def _source(config: Config, found: Outline) -> Rows:
@@ -93,23 +148,8 @@ def _steps(config: Config, found: Outline) -> Rows:
     )
 
 
-def _memory(found: Outline) -> Rows:
+def _reading(found: Outline, work: list[EpochWork]) -> Rows:
     plan = found.plan
-    resident = size(plan.resident_bytes) if plan.resident_bytes else "none"
-    held = (("source", f"{format_bytes(found.held_bytes)}, held by the source itself"),) if found.held_bytes else ()
-    total = plan.ring_bytes + plan.resident_bytes + found.held_bytes
-    return (
-        ("mode", f"{plan.mode}: {plan.why}"),
-        *held,
-        ("resident set", resident),
-        ("ring", f"{format_bytes(plan.ring_bytes)}: {plan.num_slots} batches, and the rows of a group per reader"),
-        ("together", f"{format_bytes(total)} of {format_bytes(plan.share.num_bytes)} that this process may hold"),
-        ("host share", str(plan.share)),
-    )
-
-
-def _reading(found: Outline) -> Rows:
-    plan, steps = found.plan, found.steps
     if plan.num_readers:
         parts = f", each split among {plan.step_parts} readers" if plan.step_parts > 1 else ""
         group = f"in groups of {plan.group_steps}" if plan.group_steps > 1 else "one by one"
@@ -117,30 +157,33 @@ def _reading(found: Outline) -> Rows:
         ahead = f"up to {plural(plan.depth, 'batch')} ahead of the loop, read {group}{parts}"
     else:
         how, ahead = "none: the training loop reads inside next()", "nothing"
-    num_rows = steps.num_picks if steps.drop_last is False else steps.num_steps() * steps.global_batch
-    epoch_bytes = num_rows * found.source.spec.row_bytes
-    if plan.mode == "streaming":
-        first = later = f"{format_bytes(epoch_bytes)}, row by row"
-    elif not plan.resident_bytes:
-        first = later = "nothing: batches are gathered from memory"
-    else:
-        first = f"{format_bytes(plan.resident_bytes)}, front to back"
-        if plan.num_readers:
-            first += f", and the batches before that is done (at most {format_bytes(epoch_bytes)} more)"
-        later = "nothing: batches are gathered from memory"
+    first, later = _volumes(found, work)
     return (("readers", how), ("prefetch", ahead), ("first epoch reads", first), ("later epochs read", later))
 
 
-def _notes(config: Config, found: Outline) -> Rows:
-    """Return what was asked for and has no effect here, or another one than asked."""
-    loader, plan = config.loader, found.plan
-    notes = [("loader.vram_max_usage", f"{loader.vram_max_usage:g}, checked; no effect on a CPU")]
-    if loader.global_batch_size is not None:
-        notes.append(("loader.batch_size", f"{loader.batch_size}, no effect: loader.global_batch_size decides"))
-    if loader.prefetch != "auto" and not plan.num_readers:
-        notes.append(("loader.prefetch", f"{loader.prefetch}, no effect: without readers nothing is read ahead"))
-    if not config.sampling.shuffle:
-        notes.append(("sampling.seed", f"{config.sampling.seed}, no effect on the order: sampling.shuffle=false"))
-    notes += [(f"sampling.{key}", text) for key, text in config.sampling.notes()]
-    notes += [(f"source.{key}", text) for key, text in config.source.notes()]
-    return tuple(notes)
+def _volumes(found: Outline, work: list[EpochWork]) -> tuple[str, str]:
+    """Return what the first epoch reads from the source, and the later ones, in words."""
+    plan, steps = found.plan, found.steps
+    num_rows = steps.num_picks if steps.drop_last is False else steps.num_steps() * steps.global_batch
+    epoch_bytes = num_rows * found.source.spec.row_bytes
+    if found.device is None and plan.mode == "resident":
+        later = "nothing: batches are gathered from memory"
+        if not plan.resident_bytes:
+            return later, later
+        first = f"{format_bytes(plan.resident_bytes)}, front to back"
+        if plan.num_readers:
+            first += f", and the batches before that is done (at most {format_bytes(epoch_bytes)} more)"
+        return first, later
+    if not work:
+        first = later = f"{format_bytes(epoch_bytes)}, row by row"
+        return first, later
+    return _volume(work[0]), _volume(work[-1])
+
+
+def _volume(work: EpochWork) -> str:
+    parts = []
+    if work.source_bytes >= 1:
+        parts.append(f"{format_bytes(work.source_bytes)}, row by row")
+    if work.fill_bytes >= 1:
+        parts.append(f"{format_bytes(work.fill_bytes)} front to back, to fill tiers ahead")
+    return "; ".join(parts) if parts else "nothing: the tiers have every row"

@@ -2,9 +2,12 @@
 
 from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import batch_size_of, fields, last_batch_of_a_stream, making_rows, told
-from flodl_pipe.loader.stream_outline import StreamOutline
+from flodl_pipe.jobs.plan_held import allowances
+from flodl_pipe.jobs.plan_memory import device_section, mode_words
+from flodl_pipe.jobs.plan_notes import device_notes
+from flodl_pipe.loader.stream_outline import NO_TIERS, StreamOutline
 from flodl_pipe.reports.figures import plural
-from flodl_pipe.reports.tables import Section
+from flodl_pipe.reports.tables import Grid, Section
 from flodl_pipe.units import format_bytes
 
 __all__ = ["plan_stream_sections"]
@@ -12,21 +15,24 @@ __all__ = ["plan_stream_sections"]
 Rows = tuple[tuple[str, str], ...]
 
 
-def plan_stream_sections(config: Config, found: StreamOutline) -> tuple[Section, ...]:
+def plan_stream_sections(config: Config, found: StreamOutline) -> tuple[Section | Grid, ...]:
     """Return the plan of a stream, section by section.
 
     Args:
         config: The config.
         found: What a loader would be made of.
     """
-    made = making_rows(found.making)
+    made, noted, device = making_rows(found.making), _notes(config, found), found.device
     return (
         Section("Source", _source(config, found)),
         Section("Order and steps", _steps(config, found)),
         *((Section("Batch", made),) if made else ()),
         Section("Memory", _memory(found)),
+        *(() if device is None else (device_section(device, allowances(device), set_rows=None),)),
+        Section("Tiers", (("all", f"off: {NO_TIERS}"),)),
         Section("Reading", _reading(found)),
-        Section("Notes", _notes(config, found)),
+        Section("Bottleneck", (("read probe", "not measured: a stream is read in its own order only"),)),
+        *((Section("Notes", noted),) if noted else ()),
     )
 
 
@@ -60,7 +66,7 @@ def _memory(found: StreamOutline) -> Rows:
     plan, buffers = found.plan, found.source.buffer_bytes
     together = f"{format_bytes(plan.ring_bytes + buffers)} of {format_bytes(plan.share.num_bytes)}"
     return (
-        ("mode", f"{plan.mode}: {plan.why}"),
+        ("mode", mode_words(found)),
         ("stream buffers", format_bytes(buffers)),
         ("ring", f"{format_bytes(plan.ring_bytes)}: {plan.num_slots} batches, and the rows of one"),
         ("together", f"{together} that this process may hold"),
@@ -88,7 +94,9 @@ def _reading(found: StreamOutline) -> Rows:
 
 def _notes(config: Config, found: StreamOutline) -> Rows:
     loader = config.loader
-    notes = [("loader.vram_max_usage", f"{loader.vram_max_usage:g}, checked; no effect on a CPU")]
+    notes = device_notes(loader, found.device)
+    if loader.disk_stage:
+        notes.append(("loader.disk_stage", f"{format_bytes(loader.disk_stage)}, no effect: {NO_TIERS}"))
     if loader.readers != "auto" and loader.readers > 1:
         notes.append(("loader.readers", f"{loader.readers}, read as 1: a stream has one reader"))
     if loader.prefetch != "auto" and not found.plan.num_readers:

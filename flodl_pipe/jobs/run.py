@@ -18,7 +18,7 @@ from pathlib import Path
 from flodl_pipe.config.compose import instantiate_engine, run_folder
 from flodl_pipe.config.job import RunJob
 from flodl_pipe.config.root import Config
-from flodl_pipe.jobs.describe import tokens_per_sample, told
+from flodl_pipe.jobs.describe import moved, tokens_per_sample, told
 from flodl_pipe.jobs.drain import Drain, End
 from flodl_pipe.jobs.interrupt import Interrupt
 from flodl_pipe.jobs.save_file import SavedRun, read_saved, require_writable
@@ -153,6 +153,7 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         peak_anonymous_bytes=drain.memory.most_bytes,
         start_anonymous_bytes=drain.memory.start_bytes,
         granted=loader.granted(),
+        moved=moved(loader.tiers(), loader.traffic(), loader.device_name),
         skipped=_skipped(loader),
         digest=drain.digest,
         cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",

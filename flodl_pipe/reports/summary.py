@@ -36,6 +36,7 @@ class RunReport:
         peak_anonymous_bytes: Most private memory of the process, as seen.
         start_anonymous_bytes: Private memory when the loop began.
         granted: Bytes granted to the loader, by purpose.
+        moved: Where rows came from since this start, as pairs of name and value; empty where nobody counts.
         skipped: Samples that could not be read, in words; empty where none were.
         digest: Digest of the whole run so far.
         cursor: Where the cursor was saved, in words.
@@ -61,6 +62,7 @@ class RunReport:
     peak_anonymous_bytes: int
     start_anonymous_bytes: int
     granted: tuple[tuple[str, int], ...]
+    moved: tuple[tuple[str, str], ...]
     skipped: str
     digest: str
     cursor: str
@@ -87,8 +89,9 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
         ),
     )
     done = (data, run, Section("Parts", report.parts)) if report.parts else (data, run)
+    tiers = (Section("Tiers", report.moved),) if report.moved else ()
     if report.first_batch_s is None:
-        return *done, _memory(report)
+        return *done, *tiers, _memory(report)
     since = " since this start" if report.steps_before else ""
     speed = Section(
         "Speed",
@@ -99,7 +102,7 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
             ("first batch", f"after {format_duration(report.first_batch_s)}, building the loader included"),
         ),
     )
-    return *done, speed, _memory(report)
+    return *done, *tiers, speed, _memory(report)
 
 
 def _memory(report: RunReport) -> Section:

@@ -69,8 +69,9 @@ def test_resident_reads_once(table, config):
 
 
 def test_streaming_reads_every_epoch(table, config):
-    _, rows = table(main, config("loader.mode=streaming"))
+    _, rows = table(main, config("loader.mode=streaming", "loader.sample_cache=false"))
     assert rows["resident set"] == "none"
+    assert rows["RAM cache"] == "off: loader.sample_cache=false"
     assert rows["first epoch reads"] == rows["later epochs read"] == "2.18 KiB, row by row"  # 124 rows of 18 bytes
 
 
