@@ -86,7 +86,10 @@ class SimulatedDevice:
             for stream in self._core.streams:
                 stream.run_all()
             self._core.settle()
-            return DeviceMemory(self._core.memory.total_bytes, self._core.memory.free_bytes)
+            memory = self._core.memory
+            total, free = memory.total_bytes, memory.free_bytes
+            # Nobody else has the device: what is in use is this process's.
+            return DeviceMemory(total, free, process_bytes=total - free, process_peak_bytes=memory.peak_used_bytes)
 
     @property
     def allocated_bytes(self) -> int:

@@ -122,6 +122,7 @@ class SimulatedMemory:
         taken_bytes: In use by others.
         kept_bytes: Free, but kept in blocks.
         peak_bytes: Most that ``allocated_bytes`` was.
+        peak_used_bytes: Most that was in use by anybody.
     """
 
     def __init__(self, total_bytes: int, clock: VirtualClock, host: Known, name: str) -> None:
@@ -130,6 +131,7 @@ class SimulatedMemory:
         self.taken_bytes = 0
         self.kept_bytes = 0
         self.peak_bytes = 0
+        self.peak_used_bytes = 0
         self._clock = clock
         self._host = host
         self._name = name
@@ -214,6 +216,7 @@ class SimulatedMemory:
         block.events = []
         self.allocated_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        self.peak_used_bytes = max(self.peak_used_bytes, self.total_bytes - self.free_bytes)
         self._by_address[block.address] = block
         insort(self._addresses, block.address)
         array: ByteArray = np.ndarray((num_bytes,), np.uint8, block.memory)
@@ -232,6 +235,7 @@ class SimulatedMemory:
         if self.free_bytes - self.kept_bytes < num_bytes:
             raise self.error(num_bytes)
         self.taken_bytes += num_bytes
+        self.peak_used_bytes = max(self.peak_used_bytes, self.total_bytes - self.free_bytes)
         taken = _Taken()
         self._watch(taken, num_bytes)
         return taken

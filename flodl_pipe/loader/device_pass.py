@@ -183,6 +183,7 @@ class DevicePass:
 
     def _advance(self) -> bool:
         """Upload the next step of the readers; return whether there may be more."""
+        self._fill_ahead()
         group = self._group
         if group is None:
             if self._num_read >= self._inner.ahead.num_steps:
@@ -190,7 +191,6 @@ class DevicePass:
                     raise LoaderError("no step of this pass is left")
                 self._fill_ahead(until_done=True)
                 return False
-            self._fill_ahead()
             self._slots.retire(1, self._is_stopped)
             group = self._inner.take()
             if not group.num_steps:

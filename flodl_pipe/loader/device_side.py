@@ -73,7 +73,7 @@ class DeviceSide:
         self.gate = Gate()
         self.flight = InFlight()
         self._decision, self._why = plan.decision, plan.why
-        self._step_bytes = plan.step_bytes
+        self._step_bytes, self._depth = plan.step_bytes, 1
         self._depth_changed: Callable[[], None] = lambda: None
         # Reentrant: collecting garbage inside a method may close another loader, and probe.
         self._lock = threading.RLock()
@@ -94,7 +94,7 @@ class DeviceSide:
     @property
     def depth(self) -> int:
         """Steps that may be in flight."""
-        return max(1, self._plan.policy.depth)
+        return self._depth
 
     @property
     def room(self) -> Room:
@@ -225,7 +225,9 @@ class DeviceSide:
         """Take what a probe allows: grants first. Of the pool, what it has stays: it does not evict."""
         plan, pool = self._plan, self.pool
         with self._lock:
-            steps_bytes = max(allowance.depth * plan.step_bytes, self._step_bytes)
+            depth = max(1, allowance.depth)
+            self._depth = min(self._depth, depth)
+            steps_bytes = max(depth * plan.step_bytes, self.flight.num_bytes + self._step_bytes)
             # What was not known of steps is not known of the work on them either.
             work_bytes = plan.work_bytes + 2 * (self._step_bytes - plan.step_bytes)
             pool_bytes = 0 if pool is None else max(allowance.pool.num_bytes, pool.held_bytes)
@@ -238,8 +240,9 @@ class DeviceSide:
             if pool is not None:
                 rows = pool_bytes // self._row_bytes if self._row_bytes else plan.num_samples
                 pool.shrink(rows)
-                pool.grow(rows)
                 self._take("sample pool", pool_bytes, share)
+                pool.grow(rows)
+            self._depth = depth
         self._depth_changed()
 
     def _share(self, own_bytes: int, reason: str) -> Grant:

@@ -40,6 +40,7 @@ class Fields:
         self.thread_safe = True
         self.n, self.width, self.bad, self.on_read = n, width, frozenset(bad), on_read
         self.rows_read = 0
+        self.pattern = (np.arange(width) * 7 % 241).astype(np.uint8)
 
     def __len__(self):
         return self.n
@@ -52,7 +53,7 @@ class Fields:
             raise OSError(f"sample {min(torn)} is torn")
         self.rows_read += len(indices)
         out["id"][rows] = indices
-        out["pixels"][rows] = (indices[:, None] * 31 + np.arange(self.width) * 7) % 251
+        out["pixels"][rows] = (indices * 31 % 251).astype(np.uint8)[:, None] + self.pattern
         out["grid"][rows] = (indices[:, None] * 5 - np.arange(6)).reshape(-1, 2, 3)
         out["flag"][rows] = indices % 3 == 0
 

@@ -1,0 +1,106 @@
+"""Out of memory on a device: what is given up, in which order, said aloud, while the stream stays what it was."""
+
+import logging
+
+import pytest
+
+from flodl_pipe.errors import DeviceMemoryError
+from flodl_pipe.loader.loader import Loader
+from tests.loader.device_cases import Fields, on_cpu, plain, require_same, run, small_device
+
+MIB = 1 << 20
+BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    with on_cpu(Fields(), batch_size=BATCH) as loader:
+        return run(loader, 4)
+
+
+@pytest.fixture(autouse=True)
+def _said(caplog):
+    caplog.set_level(logging.WARNING, logger="flodl_pipe")
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+@pytest.mark.parametrize("skip", [0, 1, 2, 3, 4, 5, 7, 11])
+def test_a_fault_halves_the_depth_and_changes_no_byte(wanted, caplog, skip, readers):
+    with (
+        small_device(64 * MIB) as (options, get),
+        Loader(Fields(), batch_size=BATCH, mode="streaming", readers=readers, **options) as loader,
+    ):
+        found = run(loader, 1)
+        depth = loader.prefetch_depth
+        get().fail_next(1, skip=skip)
+        found += [plain(batch) for batch in loader.epoch(1)]
+        get().fail_next(0)
+        found += run_epochs(loader, 2, 4)
+        require_same(found, wanted)
+        said = [line for line in caplog.messages if "no memory left" in line]
+        assert len(said) <= 1  # a slab that is refused is not asked for again, in silence
+        if said:
+            assert f"{depth // 2} instead of {depth} steps" in said[0]
+            assert loader.prefetch_depth == depth // 2
+        assert get().faults == []
+
+
+def test_depth_then_pool_then_the_latch_then_the_error_at_its_step(wanted, caplog):
+    with (
+        small_device(64 * MIB) as (options, get),
+        Loader(Fields(), batch_size=BATCH, mode="streaming", readers=2, prefetch=8, **options) as loader,
+    ):
+        require_same(run(loader, 1), wanted[:20])
+        iterator = iter(loader)
+        found = [plain(next(iterator)) for _ in range(3)]
+        get().fail_next(1_000_000)
+        with pytest.raises(DeviceMemoryError, match="nothing more that it could give up"):
+            for batch in iterator:
+                found.append(plain(batch))
+        assert 3 <= len(found) <= 3 + 8
+        require_same(found, wanted[20 : 20 + len(found)])
+        words = [message for message in caplog.messages if "no memory left" in message]
+        depths = [line.split(": ")[1].split(" ")[0] for line in words if "instead of" in line]
+        assert depths == ["4", "2", "1"]
+        assert any("the sample pool shrinks" in line for line in words)
+        assert "stays off" in words[-1]
+        with pytest.raises(StopIteration):
+            next(iterator)
+        # A state of the step before it goes on from there.
+        get().fail_next(0)
+        loader.load_state_dict(loader.state_dict())
+        require_same([plain(batch) for batch in loader], wanted[20 + len(found) : 40])
+        assert loader._engine.side.pool.num_rows == 0
+        loader.set_prefetch_depth(4)  # asked for anew, the pool may hold samples again
+        require_same(run_epochs(loader, 2, 3), wanted[40:60])
+        assert loader._engine.side.pool.num_rows > 0
+        assert get().faults == []
+
+
+def run_epochs(loader, first, last):
+    return [plain(batch) for epoch in range(first, last) for batch in loader.epoch(epoch)]
+
+
+@pytest.mark.parametrize("mode", ["streaming", "auto"])
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_real_shortage_makes_the_pool_give_way_and_changes_no_byte(wanted, caplog, mode, readers):
+    total = 8 * MIB
+    with (
+        small_device(total) as (options, get),
+        Loader(Fields(), batch_size=BATCH, mode=mode, readers=readers, **options) as loader,
+    ):
+        device, found = get(), run(loader, 2)
+        rows = loader._engine.side.pool.num_rows
+        assert rows > 300
+        iterator = loader.epoch(2)
+        found += [plain(next(iterator)) for _ in range(2)]
+        free = device.memory().free_bytes
+        model = device.take(free - 70_000)  # the model grew: room for one batch, and not for the work on it
+        found += [plain(batch) for batch in iterator]
+        found += run_epochs(loader, 3, 4)
+        require_same(found, wanted)
+        assert loader._engine.side.pool.num_rows < rows
+        assert any("the sample pool shrinks" in message for message in caplog.messages)
+        assert not loader.is_resident
+        del model
+        assert device.faults == []
