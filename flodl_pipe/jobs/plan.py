@@ -87,7 +87,7 @@ def plan_sections(config: Config, found: Outline) -> tuple[Section | Grid, ...]:
         *(() if device is None or allowed is None else (device_section(device, allowed, set_rows=len(found.source)),)),
         Section("Tiers", tier_rows(config, found, held)),
         foretold,
-        Section("Reading", _reading(found, work)),
+        Section("Reading", _reading(config, found, work)),
         Section("Bottleneck", bottleneck(speeds, max(1, found.steps.num_steps()), work)),
         *((Section("Notes", noted),) if noted else ()),
     )
@@ -148,12 +148,12 @@ def _steps(config: Config, found: Outline) -> Rows:
     )
 
 
-def _reading(found: Outline, work: list[EpochWork]) -> Rows:
+def _reading(config: Config, found: Outline, work: list[EpochWork]) -> Rows:
     plan = found.plan
     if plan.num_readers:
         parts = f", each split among {plan.step_parts} readers" if plan.step_parts > 1 else ""
         group = f"in groups of {plan.group_steps}" if plan.group_steps > 1 else "one by one"
-        how = plural(plan.num_readers, "thread")
+        how = plural(plan.num_readers, "process" if config.loader.reader_kind == "process" else "thread")
         ahead = f"up to {plural(plan.depth, 'batch')} ahead of the loop, read {group}{parts}"
     else:
         how, ahead = "none: the training loop reads inside next()", "nothing"

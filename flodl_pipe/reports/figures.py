@@ -66,8 +66,8 @@ def clock(seconds: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun.
 
-    >>> plural(1, "step"), plural(1200, "step"), plural(2, "batch"), plural(3, "epoch")
-    ('1 step', '1,200 steps', '2 batches', '3 epochs')
+    >>> plural(1, "step"), plural(1200, "step"), plural(2, "batch"), plural(3, "epoch"), plural(2, "process")
+    ('1 step', '1,200 steps', '2 batches', '3 epochs', '2 processes')
     """
-    ending = "" if count == 1 else "es" if noun.endswith("tch") else "s"
+    ending = "" if count == 1 else "es" if noun.endswith(("tch", "ss")) else "s"
     return f"{format_count(count)} {noun}{ending}"
