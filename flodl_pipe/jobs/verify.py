@@ -5,11 +5,11 @@
     flodl-pipe +recipe=cifar10 job=verify
     flodl-pipe +recipe=cifar10 job=verify job.max_combinations=all
 
-One reading of the stream is the reference: one rank, streaming, no readers, never interrupted. Then come combinations
-of modes, readers, world sizes (each rank is a loader of this process), equal and unequal shares, and interruptions,
-after which everything is built anew from the saved state, often as another setting. Each must deliver the same global
-batches, row by row and byte by byte. The hash it prints is the digest of the stored rows, as ``job=digest`` prints it
-for the same epochs and steps.
+One reading of the stream is the reference: one rank, on the CPU, nothing kept, no readers, never interrupted. Then come
+combinations of ways to serve (from memory, a cache or a disk, on a simulated device), readers, world sizes (each rank
+is a loader of this process), equal and unequal shares, and interruptions, after which everything is built anew from the
+saved state, often as another setting. Each must deliver the same global batches, row by row and byte by byte. The hash
+it prints is the digest of the stored rows, as ``job=digest`` prints it for the same epochs and steps.
 """
 
 import logging
@@ -28,10 +28,12 @@ from flodl_pipe.jobs.describe import told
 from flodl_pipe.jobs.verify_combinations import NUM_KILLS, Setting, choice, settings
 from flodl_pipe.jobs.verify_data import DataCheck, check_data, limits_of
 from flodl_pipe.jobs.verify_difference import Difference
-from flodl_pipe.jobs.verify_ranks import Refused, refusal
+from flodl_pipe.jobs.verify_possible import possible_settings
+from flodl_pipe.jobs.verify_ranks import Refused
 from flodl_pipe.jobs.verify_reference import Reference, read_reference
 from flodl_pipe.jobs.verify_report import LeftOut, Report, verify_sections
 from flodl_pipe.jobs.verify_stream import Checker
+from flodl_pipe.jobs.verify_ways import Subject, sizes_of
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.pipeline import build_loader
 from flodl_pipe.reports.progress import LINE_EVERY_S
@@ -84,6 +86,7 @@ def main(config: Config) -> None:
         num_run=run.num_run,
         num_matrix=run.num_matrix,
         used=tuple(run.used),
+        served=tuple((name, *counts) for name, counts in run.served.items()),
         num_legs=run.num_legs,
         left_out=tuple(run.left_out),
         notes=tuple(run.notes),
@@ -107,6 +110,7 @@ class _Run:
     num_run: int = 0
     num_legs: int = 0
     used: list[Setting] = field(default_factory=list)
+    served: dict[str, tuple[int, int]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     difference: Difference | None = None
@@ -134,14 +138,16 @@ def _check_data(
 
 
 def _run(config: Config, job: VerifyJob, global_batch: int, deadline_s: float | None, progress: "_Progress") -> _Run:
-    everything = list(enumerate(settings(job.choice)))
-    possible, refused = _possible(config, everything, global_batch)
-    base = Setting() if any(setting.mode == "streaming" for _, setting in possible) else Setting(mode="resident")
+    everything = settings(job.choice)
+    subject = Subject(config, global_batch, sizes_of(config))
+    possible, refused = possible_settings(subject, everything)
+    ways = [setting.way for _, setting in possible]
+    base = Setting("streaming" if not ways or "streaming" in ways else ways[0])
     progress.say("reading the reference")
-    reference = read_reference(config, global_batch, base, job.epochs, job.max_steps)
+    reference = read_reference(subject, base, job.epochs, job.max_steps)
     run = _Run(reference, num_matrix=len(everything) * NUM_KILLS)
     run.left_out += [LeftOut(count * NUM_KILLS, reason) for reason, count in refused.items()]
-    checker = Checker(config, reference, possible, job.choice)
+    checker = Checker(subject, reference, possible, job.choice)
     wanted = len(possible) * NUM_KILLS
     if job.max_combinations != "all":
         wanted = min(wanted, job.max_combinations)
@@ -165,6 +171,7 @@ def _run(config: Config, job: VerifyJob, global_batch: int, deadline_s: float | 
             break
     _say_rest(run, job, len(possible) * NUM_KILLS, wanted, late, out_of_time=out_of_time)
     run.num_legs = checker.num_legs
+    run.served = checker.served
     run.notes += checker.notes()
     return run
 
@@ -184,25 +191,6 @@ def _say_rest(
         run.left_out.append(
             LeftOut(num_possible - wanted, f"not chosen, job.max_combinations={job.max_combinations}; all is every one")
         )
-
-
-def _possible(
-    config: Config, everything: list[tuple[int, Setting]], global_batch: int
-) -> tuple[list[tuple[int, Setting]], dict[str, int]]:
-    """Return the settings that can be built, and why the others cannot, with their number."""
-    possible: list[tuple[int, Setting]] = []
-    refused: dict[str, int] = {}
-    answers: dict[tuple[str, tuple[int, ...]], str | None] = {}
-    for number, setting in everything:
-        key = setting.mode, setting.ratios
-        if key not in answers:
-            answers[key] = refusal(config, Setting(setting.mode, 0, setting.ratios), global_batch)
-        answer = answers[key]
-        if answer is None:
-            possible.append((number, setting))
-        else:
-            refused[answer] = refused.get(answer, 0) + 1
-    return possible, refused
 
 
 @contextmanager

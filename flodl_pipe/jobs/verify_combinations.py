@@ -1,10 +1,12 @@
 """The matrix of ``job=verify``: ways to read a stream, and where each reading is interrupted.
 
-A *setting* is how a loader is built: mode, readers, and the ranks with their shares. A *combination* is a setting and a
-kill: the steps after which everything is thrown away and built anew from the saved state, each time as another setting
-if the key says so. Everything here is a function of the seed, so a combination can be run again by its number.
+A *setting* is how a loader is built: way to serve, readers, and the ranks with their shares. A *combination* is a
+setting and a kill: the steps after which everything is thrown away and built anew from the saved state, each time as
+another setting if the key says so. Everything here is a function of the seed, so a combination can be run again by its
+number.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
@@ -14,12 +16,17 @@ import numpy as np
 from flodl_pipe.keyed.absorb import absorb, spread
 from flodl_pipe.keyed.permute import permutation
 
-__all__ = ["NUM_KILLS", "Combination", "Leg", "Setting", "choice", "legs", "settings"]
+__all__ = ["NUM_KILLS", "WAYS", "Combination", "Leg", "Setting", "Way", "choice", "legs", "settings"]
+
+Way = Literal["resident", "streaming", "cached", "disk", "device", "device pool", "uploaded"]
+"""A way to serve; :mod:`flodl_pipe.jobs.verify_ways` says what each is."""
+
+WAYS: tuple[Way, ...] = ("resident", "streaming", "cached", "disk", "device", "device pool", "uploaded")
 
 NUM_KILLS = 20
 """Kill points of each setting."""
 
-_MODES: tuple[Literal["resident", "streaming"], ...] = ("resident", "streaming")
+_ON_DEVICE = ("device", "device pool", "uploaded")
 _READERS = (0, 1, 4)
 _WORLD_SIZES = (1, 2, 3, 5, 8)
 _DOMAIN = 0x7E21F
@@ -32,14 +39,24 @@ class Setting:
     """A way to read a stream.
 
     Attributes:
-        mode: Loader mode.
+        way: Way to serve.
         readers: Reader threads of each rank.
         ratios: How much of each global batch each rank takes; ones for equal shares.
     """
 
-    mode: Literal["resident", "streaming"] = "streaming"
+    way: Way = "streaming"
     readers: int = 0
     ratios: tuple[int, ...] = (1,)
+
+    @property
+    def mode(self) -> Literal["resident", "streaming"]:
+        """Mode that loaders are in."""
+        return "resident" if self.way in ("resident", "device") else "streaming"
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether batches are delivered to a simulated device."""
+        return self.way in _ON_DEVICE
 
     @property
     def world_size(self) -> int:
@@ -53,7 +70,7 @@ class Setting:
 
     def __str__(self) -> str:
         shares = "" if self.is_equal else f" shares={':'.join(map(str, self.ratios))}"
-        return f"mode={self.mode} readers={self.readers} world={self.world_size}{shares}"
+        return f"way={self.way} readers={self.readers} world={self.world_size}{shares}"
 
 
 @final
@@ -92,13 +109,15 @@ class Leg:
 
 
 def settings(seed: int) -> tuple[Setting, ...]:
-    """Return every setting: modes x readers x world sizes x equal and unequal shares."""
+    """Return every setting: ways x readers x world sizes x equal and unequal shares."""
     worlds = [(1,) * world for world in _WORLD_SIZES] + [_unequal(world, seed) for world in _WORLD_SIZES if world > 1]
-    return tuple(Setting(mode, readers, ratios) for mode in _MODES for readers in _READERS for ratios in worlds)
+    return tuple(Setting(way, readers, ratios) for way in WAYS for readers in _READERS for ratios in worlds)
 
 
 def choice(possible: Sequence[tuple[int, Setting]], seed: int) -> Iterator[Combination]:
     """Yield every combination once, in an order in which any first part touches all settings about equally.
+
+    The ways take turns, so that also a few combinations have all of them.
 
     Args:
         possible: Settings that can be run, each with its place among all settings.
@@ -107,7 +126,8 @@ def choice(possible: Sequence[tuple[int, Setting]], seed: int) -> Iterator[Combi
     if not possible:
         return
     for turn in range(NUM_KILLS):
-        for place in _shuffled(len(possible), seed, 0, turn):
+        shuffled = _shuffled(len(possible), seed, 0, turn)
+        for place in _in_turns(shuffled, [possible[place][1].way for place in shuffled]):
             number, setting = possible[place]
             kill = _shuffled(NUM_KILLS, seed, 1, number)[turn]
             yield Combination(number * NUM_KILLS + kill, setting, kill)
@@ -140,6 +160,16 @@ def legs(
         setting = combination.setting if word % 4 == 0 else possible[(word >> 8) % len(possible)][1]
         found.append(Leg(setting, start, kills[place + 1] if place + 1 < len(kills) else num_steps))
     return tuple(found)
+
+
+def _in_turns(items: Sequence[int], ways: Sequence[Way]) -> list[int]:
+    """Return items so that those of each way are spread evenly; of one way they keep their order."""
+    seen: Counter[Way] = Counter()
+    keys = []
+    for way in ways:
+        keys.append(seen[way])
+        seen[way] += 1
+    return [items[at] for at in sorted(range(len(items)), key=keys.__getitem__)]
 
 
 def _unequal(world_size: int, seed: int) -> tuple[int, ...]:

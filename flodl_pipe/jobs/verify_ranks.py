@@ -9,16 +9,17 @@ from typing import Any, Self, final
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.root import Config
-from flodl_pipe.errors import ConfigError, FlodlPipeError, StagingError, TransformError
+from flodl_pipe.devices.simulated import SimulatedDevice
+from flodl_pipe.errors import FlodlPipeError
 from flodl_pipe.jobs.verify_combinations import Setting
+from flodl_pipe.jobs.verify_ways import REFUSALS, Subject, in_short
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.loader.loader import Loader
+from flodl_pipe.loader.targets import target_device
 from flodl_pipe.pipeline import build_loader
 from flodl_pipe.sources.protocol import Source
 
 __all__ = ["Ranks", "Refused", "StoppedError", "refusal"]
-
-_REFUSALS = (ConfigError, StagingError, TransformError)
 
 
 class Refused(FlodlPipeError):  # noqa: N818 - no error: an answer
@@ -34,32 +35,33 @@ class Ranks:
     """The loaders of all ranks, built anew; a context manager that closes them.
 
     Args:
-        config: The config.
-        setting: Mode, readers, shares.
-        global_batch: Rows of a step over all ranks, whatever their number.
+        subject: The stream.
+        setting: Way to serve, readers, shares.
         state: Where to continue; None: at the start.
 
     Raises:
         Refused: if the setting is impossible for this config, or here and now.
     """
 
-    def __init__(self, config: Config, setting: Setting, global_batch: int, state: str | None = None) -> None:
+    def __init__(self, subject: Subject, setting: Setting, state: str | None = None) -> None:
         self.setting = setting
         self._stack = contextlib.ExitStack()
         self.loaders: list[Loader] = []
         self._iterators: list[Iterator[Batch] | None] = [None] * setting.world_size
+        self._devices: list[tuple[SimulatedDevice, int]] = []
         try:
-            same = _config(config, setting, global_batch)
             source: Source | None = None
             for rank in range(setting.world_size):
-                loader = build_loader(same, keep_digest=True, context=_context(setting, rank), source=source)
+                config = subject.at(setting, rank)
+                self._use_device(config, rank)
+                loader = build_loader(config, keep_digest=True, context=_context(setting, rank), source=source)
                 self.loaders.append(self._stack.enter_context(loader))
                 # The ranks of one process may read one source, where several threads may; opening it takes the longest.
                 if isinstance(loader.dataset, Source) and loader.dataset.thread_safe:
                     source = loader.dataset
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._stack.close()
-            raise Refused(_in_short(error)) from error
+            raise Refused(in_short(error)) from error
         except BaseException:
             self._stack.close()
             raise
@@ -115,6 +117,16 @@ class Ranks:
             total.merge(Digest.from_hex(counted.digest, counted.num_samples))
         return total
 
+    def require_ordered(self) -> None:
+        """Find that no two operations on a rank's device went without an order.
+
+        Raises:
+            StoppedError: naming the first two that did.
+        """
+        for rank, (device, before) in enumerate(self._devices):
+            if len(device.faults) > before:
+                raise StoppedError(f"rank {rank}, on its simulated device: {device.faults[before]}")
+
     def __enter__(self) -> Self:
         return self
 
@@ -123,6 +135,14 @@ class Ranks:
     ) -> None:
         self._iterators.clear()  # the readers of every rank stop before anything is closed
         self._stack.close()
+
+    def _use_device(self, config: Config, rank: int) -> None:
+        """Remember a rank's device, which is emptied when its loader has been closed."""
+        shared = target_device(config.loader)
+        if shared is not None and isinstance(shared.device, SimulatedDevice):
+            shared.device.name = f"simulated:{rank}"  # accounts of memory go by the name
+            self._devices.append((shared.device, len(shared.device.faults)))
+            self._stack.callback(shared.device.close)
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -133,38 +153,15 @@ class Ranks:
             raise
 
 
-def refusal(config: Config, setting: Setting, global_batch: int) -> str | None:
-    """Return why a setting is impossible for a config; None if it seems possible. Builds one rank, the last."""
+def refusal(subject: Subject, setting: Setting) -> str | None:
+    """Return why a setting is impossible for a stream; None if it seems possible. Builds one rank, the last."""
     try:
         rank = setting.world_size - 1
-        build_loader(_config(config, setting, global_batch), context=_context(setting, rank)).close()
-    except _REFUSALS as error:
-        return _in_short(error)
+        build_loader(subject.at(setting, rank), context=_context(setting, rank)).close()
+    except REFUSALS as error:
+        return in_short(error)
     return None
-
-
-def _config(config: Config, setting: Setting, global_batch: int) -> Config:
-    changes: dict[str, Any] = {"mode": setting.mode, "readers": setting.readers}
-    changes["check_purity"] = False  # checked beforehand, once
-    if config.sampling.batch_sampler is None:  # which decides by itself, and excludes a size
-        if config.loader.batch_size is not None:
-            changes["global_batch_size"] = global_batch
-        elif setting.world_size > 1:
-            raise ConfigError.at(
-                "loader.batch_size",
-                "null gives every rank one sample a step, so that several have other steps than one; set a size to "
-                "compare them",
-            )
-    return config.model_copy(update={"loader": config.loader.model_copy(update=changes)})
 
 
 def _context(setting: Setting, rank: int) -> RunContext:
     return RunContext(rank, setting.world_size, ratios=None if setting.is_equal else setting.ratios)
-
-
-def _in_short(error: FlodlPipeError) -> str:
-    if isinstance(error, ConfigError):
-        return "; ".join(
-            f"{problem.key}: {problem.message}" if problem.key else problem.message for problem in error.problems
-        )
-    return str(error)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import final
 
 from flodl_pipe.batch.batch import Batch
-from flodl_pipe.config.root import Config
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.jobs.verify_combinations import Setting
 from flodl_pipe.jobs.verify_ranks import Ranks
 from flodl_pipe.jobs.verify_rows import Rows, batch_sums, rows_of
+from flodl_pipe.jobs.verify_ways import Subject
 from flodl_pipe.keyed.digest import Digest
 
 __all__ = ["Reference", "Step", "read_reference", "required_batch"]
@@ -73,9 +73,7 @@ class Reference:
         return step > 0 and self.steps[step].epoch != self.steps[step - 1].epoch
 
 
-def read_reference(
-    config: Config, global_batch: int, setting: Setting, epochs: int, max_steps: int | None
-) -> Reference:
+def read_reference(subject: Subject, setting: Setting, epochs: int, max_steps: int | None) -> Reference:
     """Read the stream undisturbed.
 
     Raises:
@@ -85,7 +83,7 @@ def read_reference(
     steps: list[Step] = []
     states: list[str] = []
     batches = Digest()
-    with Ranks(config, setting, global_batch) as ranks:
+    with Ranks(subject, setting) as ranks:
         loader = ranks.loaders[0]
         if max_steps is None:
             loader.require_epochs(epochs)
@@ -96,7 +94,7 @@ def read_reference(
             for batch in loader.epoch(epoch):
                 rows = rows_of(required_batch(batch))
                 state = loader.state_dict()
-                weight = float(batch.weight) if config.source.on_error == "skip" else 1.0
+                weight = float(batch.weight) if subject.config.source.on_error == "skip" else 1.0
                 steps.append(Step(epoch, rows, position, int(state["position"]), weight))
                 batches.add_sums(batch_sums(rows, epoch=epoch, position=position), int(rows.valid.sum()))
                 position = int(state["position"])
@@ -107,7 +105,7 @@ def read_reference(
             if len(steps) == max_steps:
                 break
         digest = ranks.digest()
-    return Reference(setting, global_batch, tuple(steps), tuple(states), is_whole, digest, batches)
+    return Reference(setting, subject.global_batch, tuple(steps), tuple(states), is_whole, digest, batches)
 
 
 def required_batch(batch: object) -> Batch:

@@ -38,6 +38,7 @@ class Report:
         num_run: Combinations that were run.
         num_matrix: Combinations there are.
         used: The first setting of each that was run.
+        served: Of each tier its name, the rows it was asked for, and those it had.
         num_legs: Loaders' lives, over all combinations.
         left_out: What was not run.
         notes: What else should be known.
@@ -54,6 +55,7 @@ class Report:
     num_run: int
     num_matrix: int
     used: tuple[Setting, ...]
+    served: tuple[tuple[str, int, int], ...]
     num_legs: int
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
@@ -93,10 +95,11 @@ def _compared(report: Report) -> Rows:
         ("batch", f"{plural(reference.global_batch, 'row')} over all ranks; {plural(rows, 'row')} a combination"),
         ("reference", f"{reference.setting}, not interrupted"),
         ("combinations", f"{report.num_run:,} of {report.num_matrix:,}; built anew {report.num_legs:,} times"),
-        ("modes", _counted(used, lambda setting: setting.mode)),
+        ("ways", _counted(used, lambda setting: setting.way)),
         ("readers", _counted(used, lambda setting: setting.readers)),
         ("world sizes", _counted(used, lambda setting: setting.world_size)),
         ("shares", _counted(used, lambda setting: "equal" if setting.is_equal else "unequal")),
+        *_served(report),
         ("kill points", f"{NUM_KILLS} of each setting, each with up to two more after it"),
     )
 
@@ -115,6 +118,11 @@ def _result(report: Report) -> Rows:
         *notes,
         took,
     )
+
+
+def _served(report: Report) -> Rows:
+    told = [f"{name} {hits:,} of {rows:,}" for name, rows, hits in report.served if rows]
+    return (("rows kept", f"{', '.join(told)}: rows that each had of those asked of it"),) if told else ()
 
 
 def _counted(used: Iterable[Setting], what: Callable[[Setting], object]) -> str:

@@ -9,15 +9,16 @@ import numpy as np
 
 from flodl_pipe.arrays import Array
 from flodl_pipe.batch.batch import Batch
-from flodl_pipe.config.root import Config
 from flodl_pipe.errors import FlodlPipeError
 from flodl_pipe.jobs.verify_combinations import Combination, Leg, Setting, legs
 from flodl_pipe.jobs.verify_difference import Difference, compare_rows, compare_values
 from flodl_pipe.jobs.verify_ranks import Ranks, Refused, StoppedError
 from flodl_pipe.jobs.verify_reference import Reference, required_batch
 from flodl_pipe.jobs.verify_rows import Rows, assemble, rows_of
+from flodl_pipe.jobs.verify_ways import Subject
 from flodl_pipe.keyed.absorb import absorb
 from flodl_pipe.keyed.digest import Digest
+from flodl_pipe.loader.loader import Loader
 from flodl_pipe.reports.figures import plural
 
 __all__ = ["Checker", "DifferentError"]
@@ -34,7 +35,7 @@ class Checker:
     """Runs combinations against a reference.
 
     Attributes:
-        config: The config.
+        subject: The stream.
         reference: What each must repeat.
         possible: Settings to go on with, each with its place among all.
         seed: Of the choice of interruptions.
@@ -42,9 +43,11 @@ class Checker:
         num_close: Steps whose floating-point values differ within the tolerance.
         largest: The largest such difference.
         other_modes: Why a loader did not keep the mode it was asked for -> how often.
+        served: Rows that each tier was asked for, and that it had, by its name.
+        switched_off: Tiers that gave up, each with the reason -> how often.
     """
 
-    config: Config
+    subject: Subject
     reference: Reference
     possible: Sequence[tuple[int, Setting]]
     seed: int
@@ -52,6 +55,8 @@ class Checker:
     num_close: int = 0
     largest: float = 0.0
     other_modes: dict[str, int] = field(default_factory=dict)
+    served: dict[str, tuple[int, int]] = field(default_factory=dict)
+    switched_off: dict[str, int] = field(default_factory=dict)
 
     def run(self, combination: Combination) -> Difference | None:
         """Run a combination and return the first difference, or None.
@@ -93,6 +98,13 @@ class Checker:
         notes = [
             f"{count:,} loaders were in another mode than asked for: {why}" for why, count in self.other_modes.items()
         ]
+        notes += [f"{why} (in {plural(count, 'loader')})" for why, count in self.switched_off.items()]
+        idle = sorted(name for name, (rows, hits) in self.served.items() if rows and not hits)
+        if idle:
+            notes.append(
+                f"the {' and the '.join(idle)} had none of the rows that were asked for: no sample comes twice in "
+                "these steps; job.max_steps=null takes whole epochs"
+            )
         if self.num_close:
             notes.append(
                 f"floating-point values of {plural(self.num_close, 'step')} differ in their last digits, by "
@@ -112,12 +124,12 @@ class Checker:
     ) -> tuple[str, Digest]:
         """Run one leg; return the state to go on from and the digest of its rows. ``at`` holds the step it is at."""
         try:
-            ranks = Ranks(self.config, leg.setting, self.reference.global_batch, state)
+            ranks = Ranks(self.subject, leg.setting, state)
         except Refused:
             if not number:
                 raise
             # Memory is short by now; the setting that it began with was built before.
-            ranks = Ranks(self.config, combination.setting, self.reference.global_batch, state)
+            ranks = Ranks(self.subject, combination.setting, state)
         self.num_legs += 1
         with ranks:
             for step in range(leg.start, leg.stop):
@@ -129,11 +141,22 @@ class Checker:
             self._states(states, leg.stop)
             if leg.stop == len(self.reference.steps) and self.reference.is_whole:
                 ranks.require_end()
+            ranks.require_ordered()
             for loader in ranks.loaders:
-                mode, why = loader.mode
-                if mode != leg.setting.mode:
-                    self.other_modes[why] = self.other_modes.get(why, 0) + 1
+                self._count(loader, leg.setting)
         return json.dumps(states[chosen]), digest
+
+    def _count(self, loader: Loader, setting: Setting) -> None:
+        """Note how a loader served: whether as it was asked to, and what its tiers had."""
+        mode, why = loader.mode
+        if mode != setting.mode:
+            self.other_modes[why] = self.other_modes.get(why, 0) + 1
+        for tier in loader.tiers():
+            rows, hits = self.served.get(tier.name, (0, 0))
+            self.served[tier.name] = rows + tier.num_rows, hits + tier.num_hits
+            if tier.off is not None:
+                off = f"the {tier.name} gave up: {tier.off}"
+                self.switched_off[off] = self.switched_off.get(off, 0) + 1
 
     def _step(self, step: int, batches: list[Batch]) -> None:
         wanted = self.reference.steps[step]
@@ -165,7 +188,7 @@ class Checker:
         """Read the step of the reference again and compare values; None if they are equal within the tolerance."""
         reference, wanted = self.reference, self.reference.steps[step]
         try:
-            with Ranks(self.config, reference.setting, reference.global_batch, reference.states[step]) as one:
+            with Ranks(self.subject, reference.setting, reference.states[step]) as one:
                 (again,) = one.next_step(begins_epoch=False)
         except Refused as why:
             return Difference(

@@ -15,6 +15,7 @@ from flodl_pipe.config.places import recipe_dirs
 from flodl_pipe.errors import ClusterError
 from flodl_pipe.jobs import digest, verify_ranks
 from flodl_pipe.jobs.verify import main
+from flodl_pipe.jobs.verify_combinations import WAYS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if file.stem != "remote_shards")
@@ -95,22 +96,25 @@ def test_every_recipe_passes(recipe, table, tmp_path, monkeypatch):
         "reports.progress=false",
     )
     try:
-        _, printed = table(main, load_config(*words, "job=verify", "job.max_combinations=4"))
+        _, printed = table(main, load_config(*words, "job=verify", "job.max_combinations=7"))
         _, wanted = table(digest.main, load_config(*words, "job=digest"))
     finally:
         sys.modules.pop("squares", None)
     assert printed["hash"].split()[0] == wanted["digest"]
-    assert printed["combinations"].startswith("4 of 1,080")
+    assert printed["combinations"].startswith("7 of 3,780")
 
 
 def test_what_was_run_is_told(verify):
     printed = verify("job.max_combinations=30", "job.epochs=2", "loader.batch_size=16")
-    assert printed["combinations"].startswith("30 of 1,080; built anew ")
+    assert printed["combinations"].startswith("30 of 3,780; built anew ")
     assert printed["steps"] == "14 steps of 2 epochs, 2 ends of an epoch among them"
-    assert "resident: " in printed["modes"]
+    assert [part.split(":")[0] for part in printed["ways"].split(", ")] == sorted(WAYS)
+    assert "RAM cache " in printed["rows kept"]
+    assert "sample pool " in printed["rows kept"]
     assert printed["readers"].split(": ")[0] == "0"
     assert [part.split(":")[0] for part in printed["world sizes"].split(", ")] == ["1", "2", "3", "5", "8"]
-    assert printed["1,050"].startswith("not chosen, job.max_combinations=30")
+    assert printed["3,570"].startswith("not chosen, job.max_combinations=30")
+    assert printed["180"] == "cached: loader.readers=0: there is no thread to fill it"
     assert len(printed["hash"].split()[0]) == len(printed["batches"].split()[0]) == 32
 
 
@@ -133,21 +137,22 @@ def test_the_hash_is_one_for_every_choice(verify):
 
 def test_what_cannot_be_run_is_told_with_its_reason(verify):
     printed = verify("loader.batch_size=4", "job.max_combinations=5")
-    assert printed["240"].startswith("loader.global_batch_size: the global batch of 4 is smaller than the 8 ranks")
+    assert printed["840"].startswith("loader.global_batch_size: the global batch of 4 is smaller than the 8 ranks")
 
 
-def test_a_stream_is_never_resident(table):
-    words = ("text_stream", *JOB, "job.max_steps=2", "job.max_combinations=3", "job.read_all=false")
+def test_of_a_stream_nothing_is_kept_and_it_is_uploaded(table):
+    words = ("text_stream", *JOB, "job.max_steps=2", "job.max_combinations=4", "job.read_all=false")
     _, printed = table(main, load_config(*words))
-    assert printed["540"].startswith("loader.mode=resident, but a stream has no index")
-    assert printed["modes"] == "streaming: 3"
+    assert printed["1,080"].startswith("loader.mode=resident, but a stream has no index")
+    assert printed["540"].endswith(": a stream has no index, so no memory tier can hold its samples")
+    assert printed["ways"] == "streaming: 2, uploaded: 2"
     assert "lanes are the same when read again" in printed["purity"]
 
 
 def test_no_time_is_told(verify):
     printed = verify("job.max_s=0.000001")
     assert printed["8"] == "no time for them within job.max_s=1e-06; null is no limit"
-    assert printed["combinations"] == "0 of 1,080; built anew 0 times"
+    assert printed["combinations"] == "0 of 3,780; built anew 0 times"
 
 
 def test_another_order_in_one_world_is_located(alter, found):
@@ -178,8 +183,46 @@ def test_a_damaged_row_in_one_mode_is_located_to_the_byte(alter, found, capsys):
 
     alter(lambda cfg, _: {"batch": damaged} if cfg.loader.mode == "resident" else None)
     said = found()
-    assert "mode=resident" in said
+    assert "way=resident" in said
     assert "sample 7, field 'input': byte 25 of 64 is the first to differ: got 0x" in said
+
+
+def test_a_damaged_row_of_a_simulated_device_is_located(alter, found):
+    def damaged(batch):
+        batch["input"][0, 0] ^= 1
+        return batch
+
+    alter(lambda cfg, _: {"batch": damaged} if cfg.loader.device == "simulated" and cfg.loader.vram_pool else None)
+    said = found()
+    assert "way=device pool" in said
+    assert "field 'input': byte 0 of 64 is the first to differ" in said
+
+
+def test_work_on_a_device_that_nothing_orders_is_a_difference(alter, found):
+    from flodl_pipe.devices.simulated_order import Operation, OrderError
+    from flodl_pipe.loader.targets import target_device
+
+    def fault(cfg, _):
+        if cfg.loader.device == "simulated":
+            operation = Operation("a copy", "transfer", "here.py:1")
+            target_device(cfg.loader).device.faults.append(OrderError(operation, operation, "block 1", True))
+
+    alter(fault)
+    assert "rank 0, on its simulated device: " in found()
+
+
+def test_an_opaque_source_is_uploaded_and_never_kept(table, tmp_path, monkeypatch):
+    (tmp_path / "docs.py").write_text(RAGGED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("source=custom", "source.factory=docs:Docs", "source.ragged=[input]", "allow_import=[docs]")
+    try:
+        _, printed = table(
+            main, load_config(*words, "loader.collate=pad", "loader.batch_size=8", *JOB, "job.max_combinations=4")
+        )
+    finally:
+        sys.modules.pop("docs", None)
+    assert {part.split(":")[0] for part in printed["ways"].split(", ")} >= {"streaming", "uploaded", "cached"}
+    assert "device" not in [part.split(":")[0] for part in printed["ways"].split(", ")]
 
 
 def test_a_wrong_weight_is_found(alter, found):
@@ -372,7 +415,7 @@ def test_a_transform_that_draws_from_torch_is_found(own, capsys):
 def test_a_transform_of_whole_batches_leaves_out_several_ranks(own, table):
     _, printed = table(main, load_config(*own("mixed"), "job.max_combinations=3"))
     assert printed["world sizes"] == "1: 3"
-    assert "scope" in printed["240"]
+    assert "scope" in printed["840"]
 
 
 IMPURE = """

@@ -13,7 +13,7 @@ from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ChangedError, SourceError
-from flodl_pipe.jobs.verify_combinations import NUM_KILLS, Combination, Setting, choice, legs, settings
+from flodl_pipe.jobs.verify_combinations import NUM_KILLS, WAYS, Combination, Setting, choice, legs, settings
 from flodl_pipe.jobs.verify_data import check_data, limits_of
 from flodl_pipe.jobs.verify_difference import compare_rows, compare_values
 from flodl_pipe.jobs.verify_rows import assemble, batch_sums, rows_of
@@ -31,10 +31,10 @@ def batch(samples, *, valid=None, repeats=None, **fields):
     return Batch(tuple(fields), tuple(fields.values()), pick_keys=keys, valid=mask)
 
 
-def test_the_matrix_has_every_mode_readers_world_and_both_shares():
-    found = Counter((s.mode, s.readers, s.world_size, s.is_equal) for _, s in ALL)
+def test_the_matrix_has_every_way_readers_world_and_both_shares():
+    found = Counter((s.way, s.readers, s.world_size, s.is_equal) for _, s in ALL)
     assert set(found.values()) == {1}
-    assert len(found) == 2 * 3 * (5 + 4)
+    assert len(found) == 7 * 3 * (5 + 4)
 
 
 def test_a_choice_has_every_combination_once_and_every_setting_early():
@@ -45,7 +45,16 @@ def test_a_choice_has_every_combination_once_and_every_setting_early():
     assert list(choice([], 0)) == []
 
 
-@given(st.integers(0, 1079), st.integers(1, 70), st.integers(0, 2**64 - 1))
+def test_the_ways_take_turns_in_a_choice():
+    found = [combination.setting for combination in choice(ALL, 3)]
+    for first in range(0, len(ALL), len(WAYS)):
+        assert {setting.way for setting in found[first : first + len(WAYS)]} == set(WAYS)
+    some = [(number, setting) for number, setting in ALL if setting.way != "device" or setting.world_size == 1]
+    assert {setting.way for setting in [c.setting for c in choice(some, 0)][:7]} == set(WAYS)
+    assert len({(setting.readers, setting.world_size) for setting in found[:40]}) > 10
+
+
+@given(st.integers(0, 3779), st.integers(1, 70), st.integers(0, 2**64 - 1))
 def test_legs_follow_each_other_from_the_first_step_to_the_last(number, num_steps, seed):
     setting = ALL[number // NUM_KILLS][1]
     found = legs(
@@ -329,5 +338,5 @@ def test_a_mixture_is_held_to_what_all_its_parts_state():
 
 
 def test_a_setting_is_told_in_words():
-    assert str(Setting("resident", 4, (1, 1))) == "mode=resident readers=4 world=2"
-    assert str(Setting("streaming", 0, (3, 1))) == "mode=streaming readers=0 world=2 shares=3:1"
+    assert str(Setting("resident", 4, (1, 1))) == "way=resident readers=4 world=2"
+    assert str(Setting("device pool", 0, (3, 1))) == "way=device pool readers=0 world=2 shares=3:1"
