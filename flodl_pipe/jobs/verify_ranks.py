@@ -53,7 +53,7 @@ class Ranks:
             source: Source | None = None
             for rank in range(setting.world_size):
                 config = subject.at(setting, rank)
-                self._use_device(config, rank)
+                self._use_device(config)
                 loader = build_loader(config, keep_digest=True, context=_context(setting, rank), source=source)
                 self.loaders.append(self._stack.enter_context(loader))
                 # The ranks of one process may read one source, where several threads may; opening it takes the longest.
@@ -136,11 +136,10 @@ class Ranks:
         self._iterators.clear()  # the readers of every rank stop before anything is closed
         self._stack.close()
 
-    def _use_device(self, config: Config, rank: int) -> None:
+    def _use_device(self, config: Config) -> None:
         """Remember a rank's device, which is emptied when its loader has been closed."""
         shared = target_device(config.loader)
         if shared is not None and isinstance(shared.device, SimulatedDevice):
-            shared.device.name = f"simulated:{rank}"  # accounts of memory go by the name
             self._devices.append((shared.device, len(shared.device.faults)))
             self._stack.callback(shared.device.close)
 

@@ -42,7 +42,7 @@ class Assembly:
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted, by purpose: on the host, on disk, on the device."""
         ledger = process_ledger()
-        device = {} if self.device is None else ledger.grants(self.owner, self.device.side.device.name)
+        device = {} if self.device is None else ledger.grants(self.owner, self.device.side.account)
         return tuple({**ledger.grants(self.owner), **ledger.grants(self.owner, DISK), **device}.items())
 
     def counts(self) -> tuple[TierCount, ...]:

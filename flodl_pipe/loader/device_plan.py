@@ -72,7 +72,7 @@ def device_figures(
         owner: Whom the ledger grants to for this loader; None: it has no grants yet.
         work_bytes: What has to stay free for work on a step, or a chunk of samples, that is under way.
     """
-    memory, account = shared.observe(), shared.device.name
+    memory, account = shared.observe(), shared.account
     ledger = process_ledger()
     own_grants = 0 if owner is None else sum(ledger.grants(owner, account).values())
     others_bytes = shared.held_bytes() - own_bytes

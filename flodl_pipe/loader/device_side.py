@@ -45,6 +45,7 @@ class DeviceSide:
 
     Attributes:
         device: The device.
+        account: The ledger's account of its memory.
         stream: The stream that steps are uploaded on.
         pool: Samples that stay there; None: none do.
         gate: Who may work on the device.
@@ -66,6 +67,7 @@ class DeviceSide:
         self._owner = owner
         self._vram_max_usage, self._forced, self._reserve = vram_max_usage, forced, activation_reserve
         self.device: Device = plan.shared.device
+        self.account = plan.shared.account
         self.stream = self.device.stream("transfer")
         has_pool = plan.pool_off is None and ranking is not None
         self.pool = SamplePool(self.device, spec, ranking, stream=self.stream) if has_pool and ranking else None
@@ -208,7 +210,7 @@ class DeviceSide:
         if self.pool is not None:
             self.pool.close()
         self._depth_changed = lambda: None
-        process_ledger().release(self._owner, account=self.device.name)
+        process_ledger().release(self._owner, account=self.account)
 
     def _figures(self) -> DeviceFigures:
         # Between two pieces of work, what it holds is known exactly.
@@ -236,6 +238,10 @@ class DeviceSide:
             # A loop cannot be fed with less than one step in flight, whatever the budget.
             needed = steps_bytes + work_bytes + pool_bytes
             share = self._share(max(allowance.budget.num_bytes + work_bytes, needed), allowance.budget.reason)
+            if pool is not None:
+                # What the pool gives up goes first: both together must fit at any time.
+                before = process_ledger().grants(self._owner, self.account).get("sample pool", 0)
+                self._take("sample pool", min(before, pool_bytes), share)
             self._take("steps in flight", steps_bytes + work_bytes, share)
             if pool is not None:
                 rows = pool_bytes // self._row_bytes if self._row_bytes else plan.num_samples
@@ -247,12 +253,12 @@ class DeviceSide:
 
     def _share(self, own_bytes: int, reason: str) -> Grant:
         """Return what all loaders may hold of the device where this one may hold ``own_bytes``."""
-        ledger, account = process_ledger(), self.device.name
+        ledger, account = process_ledger(), self.account
         others = ledger.held(account) - sum(ledger.grants(self._owner, account).values())
         return Grant(others + own_bytes, reason)
 
     def _take(self, purpose: str, num_bytes: int, share: Grant) -> None:
-        process_ledger().take(self._owner, purpose, num_bytes, share, self.device.name)
+        process_ledger().take(self._owner, purpose, num_bytes, share, self.account)
 
     def _go_resident(self) -> None:
         """Take the memory for every sample at once; without it, go on streaming, aloud."""

@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import Protocol, final
 
-from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.devices.choose import find_device
 from flodl_pipe.devices.protocol import Device, DeviceMemory
 from flodl_pipe.devices.simulated import SimulatedDevice
@@ -32,10 +32,16 @@ class SharedDevice:
 
     Args:
         device: The device.
+        account: The ledger's account of its memory; several simulated devices have one name.
+
+    Attributes:
+        device: The device.
+        account: The same.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, account: str) -> None:
         self.device = device
+        self.account = account
         self._lock = threading.Lock()
         self._holders: list[weakref.ref[Holder]] = []
         self._peak_bytes = self._others_peak_bytes = 0
@@ -104,8 +110,11 @@ def target_device(config: LoaderConfig) -> SharedDevice | None:
         device = find_device(config.device, simulated=simulate)
         if device is None:
             return None
-        key: object = config.simulated if made else device.name
-        return _shared.setdefault(key, SharedDevice(device))
+        if not made:
+            return _shared.setdefault(device.name, SharedDevice(device, device.name))
+        others = sum(isinstance(key, SimulatedConfig) for key in _shared)
+        account = f"{device.name} ({others + 1})" if others else device.name
+        return _shared.setdefault(config.simulated, SharedDevice(device, account))
 
 
 def _start_anew_in_child() -> None:

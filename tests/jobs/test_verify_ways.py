@@ -61,8 +61,8 @@ def test_the_pool_of_every_rank_holds_a_part_of_the_set(ratios, subject):
         for loader in ranks.loaders:
             pool = loader._engine.side.pool
             assert 600 < pool.capacity_rows < 1400
-        names = [loader.device_name for loader in ranks.loaders]
-    assert len(set(names)) == len(ratios)
+        devices = {id(loader._engine.side.device) for loader in ranks.loaders}
+    assert len(devices) == len(ratios)
 
 
 @pytest.mark.parametrize(
