@@ -9,7 +9,7 @@ from typing import final
 
 from flodl_pipe.jobs.plan_spans import Held
 from flodl_pipe.loader.device_fill import chunk_rows
-from flodl_pipe.loader.device_plan import DevicePlan, device_figures
+from flodl_pipe.loader.device_plan import DevicePlan, device_figures, model_bytes_on
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.memory.depth_policy import Allowance
 from flodl_pipe.sources.protocol import BundledSource
@@ -83,8 +83,8 @@ class Allowances:
 
 def allowances(device: DevicePlan) -> Allowances:
     """Ask a device's policy what a run will be allowed."""
-    figures = device_figures(device.shared, 0)
-    first = device.policy.at_epoch(figures)
+    figures = device_figures(device.shared, 0, work_bytes=device.work_bytes)
+    first = device.policy.at_epoch(figures, model_bytes=model_bytes_on(device.shared))
     device.policy.delivered(lambda: figures)
     return Allowances(first, device.policy.delivered(lambda: figures) or first)
 

@@ -76,6 +76,8 @@ def device_section(device: DevicePlan, allowed: Allowances, *, set_rows: int | N
     rows.append(("steps in flight", first.why))
     if later.why != first.why:
         rows.append(("in flight later", later.why))
+    if device.work_bytes:
+        rows.append(("work", f"{format_bytes(device.work_bytes)} left free for work on a step; counted as in use"))
     if device.pool_off is not None:
         rows.append(("sample pool", f"off: {device.pool_off}"))
     elif device.decision == "stream":

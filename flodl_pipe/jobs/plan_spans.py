@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from flodl_pipe.staging.expected_tier import ExpectedTier, TierPlan, Workload
 
-__all__ = ["Held", "Span"]
+__all__ = ["Floats", "Held", "Span"]
 
 Floats = npt.NDArray[np.float64]
 

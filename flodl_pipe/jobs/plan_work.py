@@ -12,7 +12,7 @@ from typing import Literal, final
 
 import numpy as np
 
-from flodl_pipe.jobs.plan_spans import Held, Span
+from flodl_pipe.jobs.plan_spans import Floats, Held, Span
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.sampling.batch_sampler import BatchSamplerOrder
 from flodl_pipe.sampling.drawn import DrawnOrder
@@ -28,6 +28,8 @@ from flodl_pipe.staging.ranking import Ranking
 __all__ = ["Piece", "Uploads", "epochs_of", "pieces_of", "why_not_foretold"]
 
 _NUMBER_BYTES = 8
+# Sums of expectations leave a rest.
+_NO_ROWS = 1e-9
 
 
 @final
@@ -165,7 +167,7 @@ def _epoch(
         found += span_found
         taken += span_taken
         filled += span_filled
-    found[0] -= _missed_early(tiers[0], work, epoch)
+    found += _missed_early(tiers, work, epoch)
     # What fills the pool is read like any row: from the RAM cache where that is there, else from the source.
     ram = tiers[1]
     pool_fill = float(filled[0])
@@ -175,6 +177,8 @@ def _epoch(
         else 0.0
     )
     source = max(0.0, rows - float(found.sum()))
+    if source < _NO_ROWS * rows:
+        source = 0.0
     link = 0.0 if uploads is None else uploads.num_bytes(rows, float(found[0]), pool_fill, float(taken[0]))
     return EpochWork(
         epoch=epoch,
@@ -194,12 +198,22 @@ def _epoch(
     )
 
 
-def _missed_early(pool: Held, work: Workload, epoch: int) -> float:
-    """Return the rows that a pool lacks because it was smaller when they were uploaded: they come once more."""
+def _missed_early(tiers: tuple[Held, Held, Held], work: Workload, epoch: int) -> Floats:
+    """Return how many rows more each tier finds because the pool was smaller when they were uploaded: they come again.
+
+    The pool finds them not; the tiers behind it do where they hold them, for they were read before.
+    """
+    pool, moved = tiers[0], np.zeros(3)
     when = 1 if work.order == "permutation" and work.repeats == 1 else 0
-    if epoch != when or pool.early_end >= pool.end_rank:
-        return 0.0
-    return pool.early_rows * (pool.end_rank - pool.early_end) / work.num_samples
+    first, end = pool.early_end, pool.end_rank
+    if epoch != when or first >= end:
+        return moved
+    moved[0] = -pool.early_rows * (end - first) / work.num_samples
+    for number, tier in enumerate(tiers[1:], start=1):
+        if tier.num_rows:  # ranges behind the pool lie apart
+            shared = max(0, min(end, tier.end_rank) - max(first, tier.first_rank))
+            moved[number] = -moved[0] * shared / (end - first)
+    return moved
 
 
 def _bytes_per_fill(tier: Held, row_bytes: int) -> float:
