@@ -57,11 +57,9 @@ class Loader(LoaderControls):
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
         labels_from: With ``"pad"``, add ``labels``: the ids of this field, and -100 where it was filled up.
-        transforms: What is done to batches: a callable ``(batch, keys)``, a sequence or a dict of them; see
-            :class:`flodl_pipe.Transform`.
+        transforms: What is done to batches: a callable ``(batch, keys)``, or a sequence or a dict of them.
         global_batch_on_resume: ``"keep"`` the saved global batch, or ``"scale"`` to this run's own.
-        device: Where batches are delivered: ``"auto"``, ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``, ``"cpu"``, or
-            ``"simulated"``.
+        device: Where batches are delivered: ``auto``, ``cuda``, ``cuda:1``, ``xpu``, ``mps``, ``cpu`` or ``simulated``.
         mode: ``"resident"`` keeps the whole source in memory, ``"streaming"`` does not, ``"auto"`` decides.
         prefetch: Steps read ahead, or ``"auto"``.
         readers: Reader threads (or processes), or ``"auto"``; 0 reads inside ``next()``.
@@ -93,8 +91,7 @@ class Loader(LoaderControls):
         sampler: An iterable of sample indices, like torch's samplers, instead of ``shuffle`` and ``order``.
         batch_sampler: An iterable of lists of indices, each the batch of a step over all ranks, instead of
             ``batch_size``, ``shuffle``, ``order``, ``sampler`` and ``drop_last``.
-        drop_last: What a last batch that is not full does: ``True`` drops it, ``False`` delivers it short, ``"pad"``
-            fills it with the epoch's head, marked in ``batch.valid``.
+        drop_last: ``True`` drops a last batch that is not full, ``False`` delivers it, ``"pad"`` fills and marks it.
         keep_digest: Sum a hash of every delivered row, see :attr:`Statistics.digest`.
         context: Rank and world size.
 

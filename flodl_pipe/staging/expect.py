@@ -16,9 +16,7 @@ from flodl_pipe.staging.expected_tier import ExpectedTier, TierPlan, Workload
 
 __all__ = [
     "EpochWork",
-    "TierPlan",
     "Tiers",
-    "Workload",
     "expect_epochs",
     "expected_bottleneck",
     "tiers_by_bytes",

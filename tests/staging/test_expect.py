@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flodl_pipe.staging.expect import (
-    TierPlan,
-    Tiers,
-    Workload,
-    expect_epochs,
-    expected_bottleneck,
-    tiers_by_bytes,
-    tiers_by_rows,
-)
+from flodl_pipe.staging.expect import Tiers, expect_epochs, expected_bottleneck, tiers_by_bytes, tiers_by_rows
+from flodl_pipe.staging.expected_tier import TierPlan, Workload
 
 ROW_BYTES = 10
 
