@@ -10,7 +10,8 @@ array that memory is seen through. Beyond that, torch's allocator of page-locked
 while a copy of it is under way, but only if it sees the tensor that owns the block. Hence copies are made through that
 tensor: it is the base of a slab's array.
 
-Every call names its stream or its device, so any thread may make it, whatever its own current device is. Tests with a made-up module prove which calls are made, in which order, on which stream; the rest is in ``tests/gpu``.
+Every call names its stream or its device, so any thread may make it, whatever its own current device is. Tests with a
+made-up module prove which calls are made, in which order, on which stream; the rest is in ``tests/gpu``.
 """
 
 from collections.abc import Callable, Sequence
