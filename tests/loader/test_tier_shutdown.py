@@ -3,8 +3,14 @@
 ``FLODL_PIPE_SHUTDOWNS`` says how many endings are tried; the seed is fixed.
 """
 
+import contextlib
 import os
 import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -14,7 +20,7 @@ from flodl_pipe.loader.loader import Loader
 from flodl_pipe.staging.ram_cache import RamCache
 from flodl_pipe.staging.ram_ragged import RaggedCache
 from tests.loader.device_scenarios import Sentences, records, tokens, write_data
-from tests.loader.endings import ENDINGS, end_all
+from tests.loader.endings import ENDINGS, LIMIT_S, WANTED_S, end_all
 from tests.loader.process_sources import Faulty, Rows
 from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
@@ -124,3 +130,114 @@ def test_random_endings_leave_no_reader_process(data):
     kinds = {"reader processes": 2, "stuck reader processes": 1}
     count = max(6, COUNT // 20)
     end_all(random.Random(9), count, kinds, [name for name in ENDINGS if name != "finish"], make, data.parent / "left")
+
+
+MODES = ("disk stage", "processes", "slow source", "device", "resident")
+# How the program ends, and the status that it ends with.
+PROGRAM_ENDS = {
+    "return": 0,
+    "status": 3,
+    "error": 1,
+    "interrupt": -signal.SIGINT,
+    "terminate": -signal.SIGTERM,
+    "kill": -signal.SIGKILL,
+}
+SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+def program(mode, end, folder, mark):
+    """Start the program in a session of its own; every process that it starts inherits the mark."""
+    root = str(Path(__file__).parents[2])
+    # Errors go to a file: a server of forks that outlives its parent for a moment holds a pipe open.
+    with (folder.parent / mark).open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("program_to_end.py")), mode, end, str(folder)],
+            env=os.environ | {"PYTHONPATH": root, "FLODL_PIPE_MARK": mark},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def errors_of(folder, mark):
+    return (folder.parent / mark).read_text()
+
+
+def marked(mark):
+    """Return the processes with a mark, but for those that have ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and f"FLODL_PIPE_MARK={mark}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def require_none_left(mark, folder, files):
+    ended_by_s = time.monotonic() + WANTED_S
+    while marked(mark):
+        assert time.monotonic() < ended_by_s, [Path(f"/proc/{pid}/cmdline").read_text() for pid in marked(mark)]
+        time.sleep(0.01)
+    assert {path.name for path in folder.iterdir()} == files
+
+
+# Most of each is importing torch: a third of the combinations, every mode and every end among them, unless more endings
+# than usual are asked for.
+PROGRAMS = [
+    (mode, end)
+    for row, mode in enumerate(MODES)
+    for column, end in enumerate(PROGRAM_ENDS)
+    if (row + column) % 3 == 0 or COUNT > 250
+]
+
+
+@pytest.mark.parametrize(("mode", "end"), PROGRAMS)
+def test_a_program_ends_at_once_and_leaves_nothing(mode, end, data):
+    mark, files = uuid.uuid4().hex, {path.name for path in data.iterdir()}
+    with program(mode, end, data, mark) as process:
+        assert process.stdout.readline().startswith("ready"), errors_of(data, mark)
+        if end in SIGNALS:
+            time.sleep(0.05)
+            # From a terminal the whole group gets it.
+            (os.killpg if end == "interrupt" else os.kill)(process.pid, SIGNALS[end])
+        began_s = time.monotonic()
+        assert process.wait(60) == PROGRAM_ENDS[end], errors_of(data, mark)
+        took_s = time.monotonic() - began_s
+    require_none_left(mark, data, files)
+    text = errors_of(data, mark)
+    assert took_s < LIMIT_S
+    assert "Fatal" not in text
+    assert text.count("Traceback") == (end in ("error", "interrupt")), text
+
+
+def test_a_killed_reader_process_ends_the_loop_and_leaves_nothing(data):
+    mark, files = uuid.uuid4().hex, {path.name for path in data.iterdir()}
+    with program("processes", "run", data, mark) as process:
+        assert process.stdout.readline().startswith("ready"), errors_of(data, mark)
+        parent = forked_from(process.pid, mark)
+        victim = next(pid for pid in marked(mark) if parent_of(pid) == parent)
+        os.kill(victim, signal.SIGKILL)
+        began_s = time.monotonic()
+        assert process.wait(60) == 1
+        assert time.monotonic() - began_s < LIMIT_S
+    require_none_left(mark, data, files)
+    assert f"process {victim}" in errors_of(data, mark)
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def forked_from(pid, mark):
+    """Return the server of forks: the child of the program that has children with the mark."""
+    parents = [parent_of(one) for one in marked(mark)]
+    return next(one for one in marked(mark) if one != pid and one in parents)
+
+
+def test_an_error_before_the_loader_leaves_nothing(data):
+    mark, files = uuid.uuid4().hex, {path.name for path in data.iterdir()}
+    with program("processes", "import", data, mark) as process:
+        assert process.wait(60) == 1
+    require_none_left(mark, data, files)
