@@ -92,8 +92,7 @@ class ResidentPass:
     def _gathered(self) -> Group | None:
         """Return the next step, gathered on the device; None if the pool had to give way and is not complete any more.
 
-        Raises:
-            DeviceMemoryError: if there is no memory, and nothing more that could be given up for it.
+        What goes wrong is in the group, for it stands at this step.
         """
         side, step = self._side, self.ahead.step(self._next_step)
         pool = side.pool
@@ -101,19 +100,28 @@ class ResidentPass:
         rows = self.ahead.rows(self._next_step, 1)
         stream = side.device.consumer()
         while side.is_complete:
-            try:
-                with outside_of_the_loop(without_graph=True), side.gate.work(self._is_stopped):
+            group, shortage = Group(self._next_step, 1, 0, []), None
+            with outside_of_the_loop(without_graph=True), side.gate.work(self._is_stopped):
+                try:
                     plan = pool.plan(rows.samples)
                     sent = self._upload.resident(plan, stream, rows, self.ahead.epoch, step.valid(), self._room)
                     side.device.use(stream, sent.tensors())
-            except DeviceMemoryError as error:
-                side.give_way(error)
-                continue
-            group = Group(self._next_step, 1, 0, [])
-            group.rows = rows
-            group.made[0], group.lazy_sums, group.device_valid = sent.made, sent.sums, sent.valid
+                    group.rows = rows
+                    group.made[0], group.lazy_sums, group.device_valid = sent.made, sent.sums, sent.valid
+                except DeviceMemoryError as error:
+                    shortage = error
+                except Exception as error:  # noqa: BLE001 - of a transform or of the device: it ends the pass
+                    group.fail(error, 0)
+            if shortage is not None:
+                try:
+                    side.give_way(shortage)
+                except DeviceMemoryError as error:
+                    group.fail(error, 0)
+                else:
+                    continue
             self._next_step += 1
-            side.delivered()
+            if group.error is None:
+                side.delivered()
             return group
         return None
 

@@ -110,7 +110,7 @@ def bits(tensor):
 
 
 @contextlib.contextmanager
-def small_device(memory_bytes, *, slab_bytes=64_000, make=None, **options):
+def small_device(memory_bytes, *, slab_bytes=150_000, make=None, **options):
     """Give a device of its own to whatever asks for a simulated one of so much memory; its slabs are small.
 
     Args:
