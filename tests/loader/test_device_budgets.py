@@ -140,7 +140,6 @@ def test_before_the_first_step_a_third_then_a_half_then_all_of_it():
             assert policy.knowledge == "honest"
             assert policy.latest.budget.num_bytes == pytest.approx(0.9 * total, rel=0.05)
             assert loader.prefetch_depth == 20  # a whole epoch fits
-            iterator.close() if hasattr(iterator, "close") else None
         with budget(activation_reserve=4 * MIB) as loader:
             policy = loader._engine.side._plan.policy
             assert policy.knowledge == "stated"
@@ -231,7 +230,7 @@ def test_without_memory_for_the_set_batches_are_streamed_and_it_is_said(caplog):
             assert "batches are streamed instead" in caplog.text
             require_same(run(loader, 2), wanted)
         get().fail_next(1)
-        with pytest.raises(DeviceMemoryError, match="loader.mode=resident"):
+        with pytest.raises(DeviceMemoryError, match=r"loader\.mode=resident"):
             Loader(Fields(), batch_size=BATCH, mode="resident", **options)
         assert get().faults == []
 

@@ -1,4 +1,4 @@
-"""On the virtual clock of a simulated device: reading, copying and computing overlap, so the slowest of them decides."""
+"""On the virtual clock of a simulated device: reading, copying and computing overlap, so the slowest decides."""
 
 import pytest
 
