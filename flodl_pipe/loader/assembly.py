@@ -57,12 +57,13 @@ class Assembly:
         return Traffic(read.num_rows + picks, read.num_bytes + picks * self.reads.spec.row_bytes, uploaded)
 
     def close(self) -> None:
-        """Give everything back."""
-        self.tiers.stop()
-        self.reads.close()
-        if self.device is not None:
-            self.device.close()
-        process_ledger().release(self.owner)
+        """Give everything back, the rest too where one part fails."""
+        with ExitStack() as ending:
+            ending.callback(process_ledger().release, self.owner)
+            if self.device is not None:
+                ending.callback(self.device.close)
+            ending.callback(self.reads.close)
+            ending.callback(self.tiers.stop)
 
 
 def assemble(
