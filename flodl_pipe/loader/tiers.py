@@ -125,6 +125,7 @@ def plan_tiers(
     num_epochs: int | None,
     num_readers: int,
     skips: bool,
+    on_device: bool = False,
 ) -> TierPlan:
     """Decide which tiers of the host keep samples.
 
@@ -137,6 +138,7 @@ def plan_tiers(
         num_epochs: Epochs of the run, where they are known.
         num_readers: Readers; without any there is no background to fill in.
         skips: Whether samples that cannot be read are skipped.
+        on_device: Whether batches are delivered to a device.
 
     Raises:
         ConfigError: if a disk stage is asked for where no tier may keep samples.
@@ -151,8 +153,8 @@ def plan_tiers(
         )
     if isinstance(source, RaggedSource) and off == RAGGED_TIERS_OFF:
         return _ragged_tiers(source, order, config, once_only(order, num_epochs), room_bytes)
-    if mode == "resident":
-        off = "the set is resident"
+    if mode == "resident" and (not on_device or resident_bytes(source)):
+        off = "the set is resident on the device" if on_device else "the set is resident"
     off = off or once_only(order, num_epochs)
     if off is not None:
         return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
@@ -167,6 +169,9 @@ def plan_tiers(
             ram = TierRange.off("loader.readers=0: there is no thread to fill it")
         return TierPlan(StorageOrder(num_samples), ram, TierRange.off("the RAM cache holds the whole set"))
     ranking = ranking_for(source, order)
+    if ranking.held_bytes > max(0, room_bytes):
+        off = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it, not enough to tell its samples"
+        return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
     room_bytes -= ranking.held_bytes
     # Tables of the disk stage come first: without them its rows could not be found.
     on_disk = min(num_samples, rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
