@@ -97,6 +97,19 @@ FAULTS = {
 }
 
 
+class FaultyElsewhere(Rows):
+    """Faulty in reader processes only: a fingerprint reads samples in the process of the test."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.home = os.getpid()
+
+    def __getitem__(self, index):
+        if index in FAULTS and os.getpid() != self.home:
+            FAULTS[index]()
+        return super().__getitem__(index)
+
+
 class Faulty(Rows):
     def __getitem__(self, index):
         if index in FAULTS:

@@ -21,7 +21,7 @@ from flodl_pipe.staging.ram_cache import RamCache
 from flodl_pipe.staging.ram_ragged import RaggedCache
 from tests.loader.device_scenarios import Sentences, records, tokens, write_data
 from tests.loader.endings import ENDINGS, LIMIT_S, WANTED_S, end_all
-from tests.loader.process_sources import Faulty, Rows
+from tests.loader.process_sources import FaultyElsewhere, Rows
 from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
 
@@ -102,7 +102,7 @@ def maker(folder):
                 source = Rows(300, busy_us=500)
                 options |= {"reader_kind": "process", "readers": rng.choice([1, 2])}
             case "stuck reader processes":
-                source = Faulty(200)
+                source = FaultyElsewhere(200)
                 options |= {"reader_kind": "process", "readers": 2, "batch_size": 4, "shuffle": False}
         loader = Loader(source, seed=rng.randrange(1000), **options)
         seen[kind] = loader.granted()
