@@ -106,8 +106,9 @@ class Device(Protocol):
         ...
 
     def host_slab(self, num_bytes: int) -> ByteArray:
-        """Return host memory to copy from, uint8, shape ``(num_bytes,)``; it goes when the array is collected, and no copy of it is
-        under way.
+        """Return host memory to copy from, uint8, shape ``(num_bytes,)``.
+
+        It goes when the array is collected, and no copy of it is under way.
 
         Raises:
             StagingError: if the system refuses it.

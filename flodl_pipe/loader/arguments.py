@@ -94,6 +94,8 @@ def split_arguments(
         raise ConfigError.at(
             "loader.batch_size", "must be given: rows of a batch, or None to deliver samples one by one"
         )
+    if isinstance(loader["device"], torch.device):
+        loader = {**loader, "device": str(loader["device"])}
     collate, weights, lengths = loader["collate"], sampling["weights"], sampling["lengths"]
     _check_arrays(weights, lengths, sampling["order"])
     config = check_section(

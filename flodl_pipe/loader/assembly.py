@@ -3,6 +3,7 @@
 Grants come first. If anything is refused, all of it is given back.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +12,14 @@ from typing import final
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.loader.device_engine import DeviceEngine
+from flodl_pipe.loader.feed import Pass
 from flodl_pipe.loader.host_tiers import HostTiers
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.loader.source_reads import SourceReads, reader_processes
 from flodl_pipe.loader.statistics import Traffic
-from flodl_pipe.loader.tiers import ranking_for
 from flodl_pipe.memory.ledger import DISK, process_ledger
+from flodl_pipe.sources.user_ragged import RaggedUserSource
+from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["Assembly", "assemble"]
@@ -56,14 +59,22 @@ class Assembly:
         picks = self.reads.num_picks
         return Traffic(read.num_rows + picks, read.num_bytes + picks * self.reads.spec.row_bytes, uploaded)
 
-    def close(self) -> None:
-        """Give everything back, the rest too where one part fails."""
+    def close(self, reading: Pass | None, close_source: Callable[[], None]) -> None:
+        """End a pass and give everything back, the rest too where one part fails.
+
+        Args:
+            reading: The pass, if there was one.
+            close_source: Closes the source's files.
+        """
         with ExitStack() as ending:
+            ending.callback(close_source)
             ending.callback(process_ledger().release, self.owner)
             if self.device is not None:
                 ending.callback(self.device.close)
             ending.callback(self.reads.close)
             ending.callback(self.tiers.stop)
+            if reading is not None:
+                ending.callback(reading.stop)
 
 
 def assemble(
@@ -118,8 +129,9 @@ def assemble(
                 outline.device,
                 outline.making,
                 outline.layout,
-                None if outline.device.pool_off is not None else ranking_for(source, outline.order),
+                None if outline.device.pool_off is not None else tier_plan.ranking,
                 config,
+                reads_ahead=plan.num_readers == 0 or not isinstance(source, UserSource | RaggedUserSource),
                 seed=sampling.seed,
                 owner=owner,
                 keep_digest=keep_digest,

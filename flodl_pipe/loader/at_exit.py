@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-__all__ = ["join_readers", "stop_at_exit"]
+__all__ = ["is_own_thread", "join_readers", "stop_at_exit"]
 
 _PATIENCE_S = 1.0
 _INTERRUPT_EVERY_S = 0.25
@@ -25,6 +25,14 @@ def stop_at_exit(reading: _Stoppable) -> None:
     """Stop a pass when the interpreter exits, unless it was collected by then."""
     _alive[:] = [other for other in _alive if other() is not None]
     _alive.append(weakref.ref(reading))
+
+
+def is_own_thread() -> bool:
+    """Return whether this is a thread of ours, which must not wait for another: it may hold what that one needs.
+
+    Garbage is collected in any thread, and with it loaders and iterators that nobody wants.
+    """
+    return threading.current_thread().name.startswith("flodl_pipe-")
 
 
 def join_readers(threads: Sequence[threading.Thread], interrupt: Callable[[], None]) -> None:

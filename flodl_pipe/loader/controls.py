@@ -5,12 +5,15 @@ import contextlib
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.facts import LoaderFacts
+from flodl_pipe.units import parse_bytes
 
 __all__ = ["LoaderControls"]
 
 
 class LoaderControls(LoaderFacts):
     """The knobs of :class:`flodl_pipe.Loader` that can be turned at run time. On a CPU there is nothing to turn."""
+
+    _closed: bool
 
     @property
     def prefetch_depth(self) -> int:
@@ -28,7 +31,10 @@ class LoaderControls(LoaderFacts):
             LoaderError: if it is less than 1, or batches are delivered on the CPU.
             StagingError: if that many do not fit.
         """
-        self._side("set_prefetch_depth").set_prefetch_depth(depth)
+        side = self._side("set_prefetch_depth")
+        if type(depth) is not int:
+            raise LoaderError(f"set_prefetch_depth({depth!r}): the depth must be a whole number of at least 1")
+        side.set_prefetch_depth(depth)
 
     def auto_resize(self) -> None:
         """Size the steps in flight and the sample pool by the device memory that is free now.
@@ -40,13 +46,24 @@ class LoaderControls(LoaderFacts):
         """
         self._side("auto_resize").auto_resize()
 
-    def set_activation_reserve(self, num_bytes: int | None) -> None:
+    def set_activation_reserve(self, num_bytes: int | str | None) -> None:
         """State how much device memory a training step takes beside the model; None: it is seen after the first steps.
+
+        Args:
+            num_bytes: Bytes, or text such as ``"2GiB"``.
 
         Raises:
             LoaderError: if it is negative, or batches are delivered on the CPU.
         """
-        self._side("set_activation_reserve").set_activation_reserve(num_bytes)
+        side = self._side("set_activation_reserve")
+        if isinstance(num_bytes, str):
+            try:
+                num_bytes = parse_bytes(num_bytes)
+            except ValueError as error:
+                raise LoaderError(f"set_activation_reserve: {error}") from None
+        if num_bytes is not None and type(num_bytes) is not int:
+            raise LoaderError(f"set_activation_reserve({num_bytes!r}): must be bytes, text such as '2GiB', or None")
+        side.set_activation_reserve(num_bytes)
 
     def pause(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the loader does nothing on the device, for example while a CUDA graph is captured.
@@ -58,6 +75,8 @@ class LoaderControls(LoaderFacts):
         return contextlib.nullcontext() if side is None else side.pause()
 
     def _side(self, what: str) -> DeviceSide:
+        if self._closed:
+            raise LoaderError(f"{what}(): this loader was closed; build a new one")
         side = self._engine.side
         if side is None:
             raise LoaderError(

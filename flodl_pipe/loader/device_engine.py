@@ -37,6 +37,7 @@ class DeviceEngine:
         layout: Layout of a slot.
         ranking: Which samples the pool holds first; None without one.
         config: Section ``loader``.
+        reads_ahead: Whether samples may be read before they are asked for, which is dear for a dataset in Python.
         seed: Run seed.
         owner: Whom the ledger grants to.
         keep_digest: Whether to hash delivered rows.
@@ -61,10 +62,12 @@ class DeviceEngine:
         ranking: Ranking | None,
         config: LoaderConfig,
         *,
+        reads_ahead: bool,
         seed: int,
         owner: int,
         keep_digest: bool,
     ) -> None:
+        self._reads_ahead = reads_ahead
         self._alone = making.parts.passes_through
         self._spec = layout.spec
         self._is_apart, self._chunk_rows = plan.host.making.is_apart, plan.chunk_rows
@@ -148,8 +151,6 @@ class DeviceEngine:
 
     def _fill(self, read: Callable[[IndexArray], Columns] | None) -> DeviceFill | None:
         pool = self.side.pool
-        return (
-            None
-            if pool is None or read is None
-            else DeviceFill(pool, self.upload, self._spec, read, chunk_rows=self._chunk_rows)
-        )
+        if pool is None or read is None or not self._reads_ahead:
+            return None
+        return DeviceFill(pool, self.upload, self._spec, read, chunk_rows=self._chunk_rows)

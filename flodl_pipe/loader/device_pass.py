@@ -19,7 +19,7 @@ from collections import deque
 from typing import NamedTuple, final
 
 from flodl_pipe.errors import DeviceMemoryError, LoaderError
-from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
+from flodl_pipe.loader.at_exit import is_own_thread, join_readers, stop_at_exit
 from flodl_pipe.loader.device_fill import DeviceFill
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Ahead, Pass
@@ -155,16 +155,21 @@ class DevicePass:
         self._side.gate.wake()
         self._inner.stop(wait=False)
         thread = self._thread
-        if not wait or thread is threading.current_thread():
-            return
+        if not wait or is_own_thread():
+            return  # the transfer thread clears up as it ends
         if thread is not None:
             join_readers([thread], lambda: self._inner.stop(wait=False))
+        try:
+            self._clear_up()
+        finally:
+            self._inner.stop()
+
+    def _clear_up(self) -> None:
         self._let_go()
         self._slots.end()
         with self._changed:
             self._ready.clear()
             self._flight.end()
-        self._inner.stop()
 
     def _wake(self) -> None:
         with self._changed:
@@ -177,9 +182,11 @@ class DevicePass:
                 while not self._stopped and self._advance():
                     pass
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            if not self._stopped:
+                self._push_error(error, self._num_read)
+        finally:
             if self._stopped:
-                return
-            self._push_error(error, self._num_read)
+                self._clear_up()
 
     def _advance(self) -> bool:
         """Upload the next step of the readers; return whether there may be more."""
@@ -236,10 +243,18 @@ class DevicePass:
             except DeviceMemoryError as error:
                 with self._changed:
                     self._flight.withdraw()
-                side.give_way(error)
+                if not self._give_way(error):
+                    return False
         side.saw(sent.num_bytes)
         self._push(_Ready(sent.group, sent, self._clock.now()))
         return True
+
+    def _give_way(self, error: DeviceMemoryError) -> bool:
+        """Give something up, when nobody holds the device off; False when the pass was stopped meanwhile."""
+        with self._side.gate.work(self._is_stopped) as goes_on:
+            if goes_on:
+                self._side.give_way(error)
+        return goes_on
 
     def _is_stopped(self) -> bool:
         return self._stopped
@@ -280,6 +295,6 @@ class DevicePass:
                     if goes_on:
                         self._fill.upload(chunk)
             except DeviceMemoryError as error:
-                self._side.give_way(error)
+                self._give_way(error)
             if not until_done:
                 return

@@ -16,6 +16,7 @@ from flodl_pipe.memory.device_budget import DeviceFigures, device_budget, reside
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.units import format_bytes
 
 __all__ = ["DevicePlan", "device_figures", "model_bytes_on", "plan_device", "pool_switch"]
 
@@ -61,6 +62,10 @@ class DevicePlan:
     set_bytes: int
 
 
+# Less than this part of a device (1/100) is not taken for a model.
+_LEAST_MODEL = 100
+
+
 def device_figures(
     shared: SharedDevice, own_bytes: int, owner: int | None = None, *, work_bytes: int = 0
 ) -> DeviceFigures:
@@ -90,7 +95,10 @@ def device_figures(
 
 def model_bytes_on(shared: SharedDevice) -> int:
     """Return what this process has on a device for its model, as far as that is told."""
-    return max(0, shared.device.memory().process_bytes - shared.held_bytes())
+    memory = shared.device.memory()
+    num_bytes = max(0, memory.process_bytes - shared.held_bytes())
+    # A batch that somebody still holds is no model.
+    return num_bytes if num_bytes * _LEAST_MODEL > memory.total_bytes else 0
 
 
 def pool_switch(value: str | None) -> bool:
@@ -153,6 +161,13 @@ def plan_device(
         activation_reserve_bytes=config.activation_reserve,
     )
     figures, model_bytes = device_figures(shared, 0, work_bytes=work_bytes), model_bytes_on(shared)
+    most_bytes = int(config.vram_max_usage * figures.total_bytes)
+    if step_bytes + work_bytes > most_bytes:
+        raise StagingError(
+            f"one step of {step_rows:,} rows takes {format_bytes(step_bytes + work_bytes)} of device memory, and "
+            f"vram_max_usage {config.vram_max_usage:g} of {format_bytes(figures.total_bytes)} is "
+            f"{format_bytes(most_bytes)}; lower loader.batch_size, or take a larger device"
+        )
     allowance = policy.at_build(figures, model_bytes=model_bytes)
     decision: Literal["resident", "promote", "stream"]
     if pool_off is not None:
@@ -216,6 +231,6 @@ def _pool_off(
         return host.why
     if not pool_switch(os.environ.get(POOL_VARIABLE)):
         return f"{POOL_VARIABLE}=off in the environment"
-    if not config.vram_pool and config.mode != "resident":
+    if not config.vram_pool:
         return "loader.vram_pool=false"
     return once_only(order, num_epochs) if config.mode != "resident" else None

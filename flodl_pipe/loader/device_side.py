@@ -227,6 +227,7 @@ class DeviceSide:
         """Take what a probe allows: grants first. Of the pool, what it has stays: it does not evict."""
         plan, pool = self._plan, self.pool
         with self._lock:
+            allowance = plan.policy.latest or allowance  # the ladder may have come in between
             depth = max(1, allowance.depth)
             self._depth = min(self._depth, depth)
             steps_bytes = max(depth * plan.step_bytes, self.flight.num_bytes + self._step_bytes)

@@ -283,10 +283,7 @@ class Engine:
         """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
         if not self.is_own_process:
             return
-        if self._reading is not None:
-            self._reading.stop()
-        self._parts.close()
-        self._close_source()
+        self._parts.close(self._reading, self._close_source)
 
 
 def close_of(source: Source) -> Callable[[], None]:

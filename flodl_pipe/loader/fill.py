@@ -16,6 +16,7 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, IndexArray, WordArray
 from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.host_tiers import HostTiers
@@ -122,7 +123,7 @@ class Filler:
             else:
                 self._fill_steps(group, 0, group.num_steps, rows, ahead)
         except Exception as error:  # noqa: BLE001 - whatever the source raised goes to the loop, with its traceback
-            if group.num_steps == 1:
+            if group.num_steps == 1 or isinstance(error, LoaderError):  # no step can be read where a process has died
                 group.fail(error, 0)
             else:
                 self._fill_one_by_one(group, rows, ahead, error)

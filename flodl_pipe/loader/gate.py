@@ -65,15 +65,17 @@ class Gate:
             forbids_own: Whether work of this thread is an error meanwhile.
         """
         own = threading.get_ident()
+        mark = own if forbids_own else -1
         with self._changed:
-            self._pausing.append(own if forbids_own else -1)
-            while self._working not in (None, own):
-                self._changed.wait()
-        try:
+            self._pausing.append(mark)
+        try:  # Ctrl-C may come while it waits
+            with self._changed:
+                while self._working not in (None, own):
+                    self._changed.wait()
             yield
         finally:
             with self._changed:
-                self._pausing.remove(own if forbids_own else -1)
+                self._pausing.remove(mark)
                 self._changed.notify_all()
 
     def wake(self) -> None:

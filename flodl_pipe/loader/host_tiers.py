@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import final
 
 from flodl_pipe.config.loader import LoaderConfig
-from flodl_pipe.loader.at_exit import join_readers
+from flodl_pipe.loader.at_exit import is_own_thread, join_readers
 from flodl_pipe.loader.resident import ResidentSet
 from flodl_pipe.loader.source_reads import SourceReads
 from flodl_pipe.loader.tiers import TierPlan, disk_folder
@@ -85,6 +85,8 @@ class HostTiers:
         if isinstance(source, RaggedSource) and source.spec.is_ragged:
             self.cascade = RaggedCascade(reads, self._ragged_tiers(source, plan, reads), read_lock=nullcontext())
             return
+        if self.whole is not None and not self.whole.num_bytes:
+            self.whole.load()  # there is nothing to read
         tiers: list[Tier] = []
         if plan.ram.num_rows and self.whole is None:
             self._cache = RamCache(
@@ -121,8 +123,8 @@ class HostTiers:
             self._thread.start()
 
     def load(self) -> None:
-        """Load what is resident in this thread, and what the source holds anyway."""
-        if self.whole is not None and (self._is_resident or not self.whole.num_bytes):
+        """Load what is resident in this thread."""
+        if self.whole is not None and self._is_resident:
             self.whole.load()
 
     def counts(self) -> tuple[TierCount, ...]:
@@ -136,7 +138,7 @@ class HostTiers:
         if self.whole is not None:
             self.whole.stop()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and not is_own_thread():
             join_readers([thread], self._source.close if isinstance(self._source, BundledSource) else lambda: None)
         self.cascade.close()
 

@@ -182,6 +182,7 @@ def outline_engine(
         config,
         mode=plan.mode,
         on_device=device is not None,
+        has_pool=device is not None and device.pool_off is None,
         num_epochs=parts.num_epochs,
         num_readers=plan.num_readers,
         skips=parts.max_skipped is not None,

@@ -113,12 +113,12 @@ def pickle_source(source: Source) -> PickledSource:
         found = next(_culprits(source, "the source", 0, set()), None)
         what = "" if found is None else f" ({found[0]} is {_shown(found[1])})"
         raise LoaderError(
-            f"{type(source).__name__} cannot be sent to reader processes{what}: {error}. Processes get a pickled copy "
+            f"the dataset cannot be sent to reader processes{what}: {error}. Processes get a pickled copy "
             f"of the dataset: {REMEDIES}"
         ) from error
     if not _has_main_file() and b"__main__" in data:
         raise LoaderError(
-            f"{type(source).__name__} needs what was typed into an interpreter or a notebook, which exists in this "
+            f"the dataset needs what was typed into an interpreter or a notebook, which exists in this "
             f"process alone, so reader processes cannot make it again: {REMEDIES}"
         )
     ends, end = [], len(data)

@@ -15,7 +15,7 @@ from typing import final
 
 from flodl_pipe.devices.clock import NO_CLOCK, Clock
 from flodl_pipe.errors import LoaderError
-from flodl_pipe.loader.at_exit import join_readers, stop_at_exit
+from flodl_pipe.loader.at_exit import is_own_thread, join_readers, stop_at_exit
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.groups import Group, SequenceTable
 from flodl_pipe.loader.lookahead import Lookahead
@@ -154,8 +154,7 @@ class Reading:
         if os.getpid() != self._process:
             return
         self._table.stop()
-        current = threading.current_thread()
-        if not wait or current in self._threads:
+        if not wait or is_own_thread():
             return  # a reader may be the one that collects the iterator: it ends by itself
         join_readers(self._threads, self._interrupt)
         with self._pool_lock:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import final
 
 from flodl_pipe.arrays import Array, IndexArray
-from flodl_pipe.loader.at_exit import join_readers
+from flodl_pipe.loader.at_exit import is_own_thread, join_readers
 from flodl_pipe.loader.planes import PlaneStore, held_planes, plane_store
 from flodl_pipe.loader.stores import CHUNK_BYTES, ExtentStore, RowStore, Store
 from flodl_pipe.memory.budget import floor_bytes
@@ -167,7 +167,7 @@ class ResidentSet:
         """End loading; with ``wait``, return only when the thread has ended."""
         self._stop.set()
         thread = self._thread
-        if wait and thread is not None and thread is not threading.current_thread():
+        if wait and thread is not None and not is_own_thread():
             join_readers([thread], self._source.close if isinstance(self._source, BundledSource) else lambda: None)
 
     def _short_of_memory(self) -> bool:

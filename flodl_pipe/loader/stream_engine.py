@@ -96,6 +96,7 @@ class StreamEngine:
                     outline.layout,
                     None,
                     config,
+                    reads_ahead=False,
                     seed=sampling.seed,
                     owner=self._owner,
                     keep_digest=keep_digest,

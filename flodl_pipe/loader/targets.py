@@ -42,7 +42,8 @@ class SharedDevice:
     def __init__(self, device: Device, account: str) -> None:
         self.device = device
         self.account = account
-        self._lock = threading.Lock()
+        # Reentrant: collecting garbage inside may close another loader of the device.
+        self._lock = threading.RLock()
         self._holders: list[weakref.ref[Holder]] = []
         self._peak_bytes = self._others_peak_bytes = 0
 

@@ -126,6 +126,7 @@ def plan_tiers(
     num_readers: int,
     skips: bool,
     on_device: bool = False,
+    has_pool: bool = False,
 ) -> TierPlan:
     """Decide which tiers of the host keep samples.
 
@@ -139,6 +140,7 @@ def plan_tiers(
         num_readers: Readers; without any there is no background to fill in.
         skips: Whether samples that cannot be read are skipped.
         on_device: Whether batches are delivered to a device.
+        has_pool: Whether some samples may stay there, which takes tables here: ranks, and a byte a sample.
 
     Raises:
         ConfigError: if a disk stage is asked for where no tier may keep samples.
@@ -153,26 +155,35 @@ def plan_tiers(
         )
     if isinstance(source, RaggedSource) and off == RAGGED_TIERS_OFF:
         return _ragged_tiers(source, order, config, once_only(order, num_epochs), room_bytes)
+    if config.disk_stage:  # a folder that cannot hold one is an error, whether it will be needed or not
+        disk_grant(config.disk_stage, probe_disk(disk_folder(config)))
+    ranking: Ranking = ranking_for(source, order) if has_pool else StorageOrder(num_samples)
+    # Where a share is too small for tables (ram_max_usage: 0) they are all that is held beyond the ring.
+    tables = min(max(0, room_bytes), ranking.held_bytes + num_samples) if has_pool else 0
+    room_bytes -= tables
     if mode == "resident" and (not on_device or resident_bytes(source)):
         off = "the set is resident on the device" if on_device else "the set is resident"
     off = off or once_only(order, num_epochs)
     if off is not None:
-        return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
+        return TierPlan(ranking, TierRange.off(off), TierRange.off(off), tables)
     set_bytes = resident_bytes(source)
-    if config.sample_cache and set_bytes <= room_bytes:
+    # Read front to back by a thread; rows of a dataset in Python are dear, and kept as the loop asks for them. So are
+    # those of a set that may have gaps. Rows that are kept one by one take a byte more each.
+    in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
+    kept_bytes = set_bytes if in_one else set_bytes + num_samples + 1
+    if config.sample_cache and kept_bytes <= room_bytes:
         why = f"the whole set, {format_bytes(set_bytes)}" if set_bytes else "the source holds the whole set itself"
-        # Read front to back by a thread; rows of a dataset in Python are dear, and kept as the loop asks for them. So
-        # are those of a set that may have gaps.
-        in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
-        ram = TierRange(0, num_samples, set_bytes, why, is_whole=True, in_one=in_one)
+        ram = TierRange(0, num_samples, kept_bytes, why, is_whole=True, in_one=in_one)
         if not in_one and not num_readers and _is_read_ahead_only(source):
             ram = TierRange.off("loader.readers=0: there is no thread to fill it")
-        return TierPlan(StorageOrder(num_samples), ram, TierRange.off("the RAM cache holds the whole set"))
-    ranking = ranking_for(source, order)
-    if ranking.held_bytes > max(0, room_bytes):
-        off = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it, not enough to tell its samples"
-        return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
-    room_bytes -= ranking.held_bytes
+        return TierPlan(ranking, ram, TierRange.off("the RAM cache holds the whole set"), tables)
+    if not has_pool:
+        ranking = ranking_for(source, order)
+        if ranking.held_bytes > max(0, room_bytes):
+            off = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it, not enough to tell its samples"
+            return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
+        tables = ranking.held_bytes
+        room_bytes -= tables
     # Tables of the disk stage come first: without them its rows could not be found.
     on_disk = min(num_samples, rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
     room_bytes -= _places(on_disk)
@@ -188,7 +199,7 @@ def plan_tiers(
         why = f"{left} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
         ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
     disk = _disk(source, ranking, config, ram, on_disk)
-    return TierPlan(ranking, ram, disk, ranking.held_bytes + _places(disk.num_rows))
+    return TierPlan(ranking, ram, disk, tables + _places(disk.num_rows))
 
 
 def _places(num_rows: int) -> int:

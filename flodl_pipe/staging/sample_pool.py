@@ -26,6 +26,7 @@ Shape letters: ``B`` rows of a batch, ``K`` samples, ``N`` samples of the source
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -73,11 +74,11 @@ class SamplePool:
     ) -> None:
         self._device, self._spec, self._ranking, self._stream = device, spec, ranking, stream
         self._num_samples, self._slab_rows = len(ranking), slab_rows
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # collecting garbage inside may close another pool, or this one
         self._held = HeldRanks(ranking)
         self._slabs: tuple[Slab, ...] = ()
         # After all writes, and all reads on other streams; what is enqueued there and here is ordered by it.
-        self._order = threading.Lock()
+        self._order = threading.RLock()
         self._last: Event | None = None
         self.capacity_rows = 0
         self.refusal: DeviceMemoryError | None = None
@@ -201,20 +202,17 @@ class SamplePool:
             return {field.name: uploaded[field.name] for field in self._spec}
         slabs = [tensor for slab, _ in plan.slabs for tensor in slab.tensors]
         reads = [*slabs, *(tensor for tensor in (index, *uploaded.values()) if tensor.numel())]
-        torch_device = self._device.torch_device
-
-        def work() -> dict[str, torch.Tensor]:
-            return gather(plan, index, uploaded, torch_device)
-
+        work = partial(gather, plan, index, uploaded, self._device.torch_device)
         if stream is None or stream is self._stream:
             return self._device.compute(self._stream, work, reads=reads)
         with self._order:
             if self._last is not None:
                 self._device.wait(stream, self._last)
             self._device.keep_for(stream, slabs)
-            rows = self._device.compute(stream, work, reads=reads)
-            self._last = self._device.record(stream)
-        return rows
+            try:
+                return self._device.compute(stream, work, reads=reads)
+            finally:  # a part of it may be enqueued
+                self._last = self._device.record(stream)
 
     def admission(self, indices: IndexArray) -> Admission:
         """Choose which rows of an upload stay, and see to memory for them.
@@ -257,8 +255,10 @@ class SamplePool:
         with self._order:
             if self._last is not None:
                 self._device.wait(self._stream, self._last)
-            copy_in(self._device, self._stream, admission, index, uploaded)
-            self._last = self._device.record(self._stream)
+            try:
+                copy_in(self._device, self._stream, admission, index, uploaded)
+            finally:  # a part of it may be enqueued
+                self._last = self._device.record(self._stream)
         with self._lock:
             # The pool may have shrunk since: only what lies in memory that it still has is held.
             at = 0
