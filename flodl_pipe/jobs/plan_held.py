@@ -131,6 +131,8 @@ def _ram(found: Outline, pace: Pace) -> Held:
     if not ram.num_rows:
         return Held()
     held = Held(ram.first_rank, ram.num_rows, fill_bytes=ram.num_bytes)
+    if not ram.num_bytes:
+        return replace(held, ahead=True, in_one=True, fill_epochs=0.0)  # there from the start
     if ram.in_one:
         return replace(held, ahead=True, in_one=True, fill_epochs=pace.fill_epochs(found, ram.num_bytes))
     is_filled = plan.num_readers > 0 and not isinstance(found.source, UserSource)

@@ -109,7 +109,8 @@ def tier_rows(config: Config, found: Outline, held: HeldTiers) -> Rows:
             word
             for word, is_so in (
                 ("kept as they are read", held.ram.offers),
-                ("read ahead, front to back", held.ram.ahead),
+                ("which the source holds in memory itself", not tiers.ram.num_bytes),
+                ("read ahead, front to back", held.ram.ahead and bool(tiers.ram.num_bytes)),
             )
             if is_so
         )
