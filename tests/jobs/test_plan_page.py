@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
+from flodl_pipe.loader.loader import Loader
 from flodl_pipe.memory.probe import HostMemory
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
