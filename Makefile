@@ -2,6 +2,7 @@
 #
 #   make run     install into .venv and run the main job          make run ARGS="+recipe=nanogpt_bin"
 #   make test    install into .venv and run the tests             make test ARGS="tests/batch -x"
+#                (several at a time; with ARGS as they say)
 #   make lint    check style and types
 #   make bench   run the benchmarks; minutes                      make bench ARGS=tests/benchmarks/tokens.py
 #   make clean   remove what these made
@@ -12,6 +13,8 @@
 PYTHON := python3
 VENV := .venv
 ARGS :=
+# Tests at a time: one more than processors, for many of them wait.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -22,7 +25,7 @@ run: $(VENV)/installed
 	$(BIN)/python -m flodl_pipe $(or $(ARGS),+recipe=olmo_shards)
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check

@@ -39,7 +39,7 @@ def installed(make):
     ("target", "extras", "command"),
     [
         ("run", "'.'", "-m flodl_pipe +recipe=olmo_shards"),
-        ("test", "'.[test]'", "-m pytest"),
+        ("test", "'.[test]'", "--dist worksteal"),
         ("lint", "'.[dev]'", "mypy"),
     ],
 )

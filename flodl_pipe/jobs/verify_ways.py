@@ -128,7 +128,7 @@ class Subject:
             "mode": setting.mode,
             "sample_cache": way in ("cached", "uploaded"),
             "disk_stage": 0,
-            "vram_pool": way == "device pool",
+            "vram_pool": way in ("device", "device pool"),
         }
         if way == "disk":
             changes["disk_stage"] = max(1, min(_MOST_DISK_BYTES, self.sizes.set_bytes // 2))

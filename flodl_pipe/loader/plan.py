@@ -15,11 +15,12 @@ __all__ = ["EnginePlan", "Knobs", "Sizes", "plan_engine"]
 # A batch is widened into a slot and read by the loop soon after. 10 MiB a group mean few changes of thread, and 40 MiB
 # ahead stay near the processor's last cache: best rates on an AMD EPYC with 2 cores, 1 MiB of L2 and 32 MiB of L3,
 # 2026-11-29, tests/benchmarks/tokens.py.
-# 3 MiB of stored rows are 31 batches of 128 MNIST pictures; with 1.5 MiB, a fifth fewer batches/s, tests/benchmarks/
-# images.py: readers ask for the interpreter once per operation on a whole group.
+# 5 MiB of stored rows are 52 batches of 128 MNIST pictures; with 2 MiB, a seventh fewer batches/s, tests/benchmarks/
+# images.py, 2026-11-30: readers ask for the interpreter once per operation on a whole group.
 _GROUP_DELIVERED_BYTES = 10 << 20
-_GROUP_STORED_BYTES = 3 << 20
+_GROUP_STORED_BYTES = 5 << 20
 _RING_BYTES = 40 << 20
+_SPARE_GROUP_BYTES = 6 << 20
 # Rows of a group beside a loop that keeps the interpreter: NumPy releases it in every operation on more than 500
 # elements, and each time is one more change of thread.
 _HANDOVER_GROUP_ROWS = 480
@@ -84,7 +85,8 @@ class EnginePlan:
         group_steps: Steps gathered together.
         handover_group_steps: Steps gathered together beside a loop that hands over (see ``pace``).
         step_parts: Parts a step is split into, for several readers to share.
-        num_slots: Slots of the ring: ``depth`` and two more, for the batches the loop holds.
+        num_slots: Slots of the ring: ``depth``, two more for the batches the loop holds, and a group, so that a group
+            mostly finds slots side by side.
         ring_bytes: Slots, and the readers' rows before they are delivered.
         resident_bytes: The resident set; 0 when streaming.
         share: What the process may hold, and why.
@@ -140,7 +142,7 @@ def plan_engine(
                 "loader.batch_size"
             )
         share = Grant(held_bytes + ring_bytes, f"the smallest ring, {depth} steps ahead; {share.reason} is less")
-    num_slots = depth + _SLOTS_WITH_THE_LOOP + sizes.further_slots * group_steps
+    num_slots = _num_slots(sizes, depth, group_steps)
     mode, why = _mode(knobs, sizes, share, share.num_bytes - held_bytes - ring_bytes)
     return EnginePlan(
         mode=mode,
@@ -157,10 +159,18 @@ def plan_engine(
     )
 
 
+def _num_slots(sizes: Sizes, depth: int, group_steps: int) -> int:
+    # A spare group: slots that lie side by side are then mostly free, and a group is one copy for each field. Of large
+    # ones it would take the ring out of the processor's last cache, which costs more.
+    is_small = group_steps > 1 and group_steps * sizes.slot_bytes <= _SPARE_GROUP_BYTES
+    num_groups = sizes.further_slots + is_small
+    return depth + _SLOTS_WITH_THE_LOOP + num_groups * group_steps
+
+
 def _ring_bytes(sizes: Sizes, num_readers: int, depth: int, group_steps: int, step_parts: int) -> int:
     """Return the bytes of all slots, and of each reader's rows before they are delivered."""
     scratch_rows = group_steps * -(-sizes.step_rows // step_parts)
-    slots_bytes = (depth + _SLOTS_WITH_THE_LOOP + sizes.further_slots * group_steps) * sizes.slot_bytes
+    slots_bytes = _num_slots(sizes, depth, group_steps) * sizes.slot_bytes
     return slots_bytes + max(1, num_readers) * (scratch_rows * sizes.stored_row_bytes + sizes.pass_bytes)
 
 

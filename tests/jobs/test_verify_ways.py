@@ -50,7 +50,7 @@ def test_every_way_is_another_section(way, subject):
     assert (section.mode == "resident") == (way in ("resident", "device"))
     assert section.sample_cache == (way in ("cached", "uploaded"))
     assert section.disk_stage == (3_073_000 if way == "disk" else 0)
-    assert section.vram_pool == (way == "device pool")
+    assert section.vram_pool == (way in ("device", "device pool"))
     assert (section.readers, section.global_batch_size) == (1, 64)
 
 

@@ -55,7 +55,7 @@ def test_a_lambda_is_refused_with_its_place():
     dataset = datasets.Rows()
     dataset.transforms = [len, {"flip": lambda sample: sample}]
     text = refused(dataset)
-    assert "UserSource cannot be sent to reader processes" in text
+    assert "the dataset cannot be sent to reader processes" in text
     assert "the dataset.transforms[1]['flip'] is <function" in text
 
 

@@ -134,7 +134,7 @@ def test_the_datasets_own_error_is_no_fault_of_the_factory(build):
         ({"factory": "mypkg.data.make"}, r"factory: must be MODULE:CALLABLE.*Did you mean 'mypkg.data:make'\?"),
         *(({"factory": value}, "must be MODULE:CALLABLE") for value in ("", "a:", ":f", "a:b:c", "a b:c", "../a:b", 3)),
         ({"factory": "a:b", "pure": 0}, "pure: must be true or false"),
-        ({"factory": "a:b", "pure": False, "thread_safe": True}, "thread_safe: must be false with pure=false, got true"),
+        ({"factory": "a:b", "pure": False, "thread_safe": True}, "must be false with pure=false, got true"),
         ({"factory": "a:b", "on_error": "ignore"}, "on_error: must be"),
         ({"factory": "a:b", "args": [1]}, "args: must be a mapping"),
         ({"factory": "a:b", "thread_safe": 1}, "thread_safe: must be true or false"),

@@ -138,7 +138,8 @@ def test_the_recipe_runs_and_plans_with_the_digest_of_the_local_files(site, tmp_
         (digests[where],) = re.findall(r"\b[0-9a-f]{32,64}\b", out)
         status, out, err = run([path, *small, "job=plan"], tmp_path)
         assert status == 0, err
-        assert re.search(rf"first\s+{re.escape(site[1] if where == 'remote' else str(served))}", out)
+        # A long path is broken at the end of a line.
+        assert "".join(site[1].split() if where == "remote" else str(served).split()) in "".join(out.split())
     assert digests["remote"] == digests["local"]
 
 
