@@ -349,7 +349,7 @@ def stream_blobs(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.txt", gzip.compress(b"text"), r"begins as gzip data \(byte 0: 1f 8b 08.*rename it to end in \.gz"),
+        ("a.txt", gzip.compress(b"text", mtime=0), r"begins as gzip data \(byte 0: 1f 8b 08.*rename it to end in \.gz"),
         ("a.txt", zstandard.ZstdCompressor().compress(b"text"), r"begins as zstd data.*rename it to end in \.zst"),
         ("a.txt", b"PK\x03\x04rest", r"a zip archive, not the data"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\n", r"a Git LFS pointer"),
