@@ -31,7 +31,7 @@ from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
 
 EPOCHS = 3
-ROOMS = {"huge": 64 << 20, "middle": 3 << 19, "tiny": 1 << 20}
+ROOMS = {"huge": 64 << 20, "middle": 3 << 19, "tiny": 11 << 17}
 SETTINGS = {
     "kind": [
         "fields",
