@@ -113,9 +113,7 @@ def tokens(path):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["truncate", "half", "rewrite", "replace", "unlink"])
 def test_a_file_that_changes_while_it_is_read_is_an_error_naming_it(shard, way, fault):
-    with Loader(
-        tokens(shard), batch_size=8, shuffle=False, mode="streaming", sample_cache=False, **way
-    ) as loader:
+    with Loader(tokens(shard), batch_size=8, shuffle=False, mode="streaming", sample_cache=False, **way) as loader:
         found = []
         with pytest.raises(ChangedError, match=str(shard)):
             for number, (x, _) in enumerate(loader):

@@ -122,9 +122,7 @@ def test_a_set_that_is_to_be_resident_and_does_not_fit_in_memory(host):
 
 
 def test_a_set_that_is_to_be_resident_and_does_not_fit_on_the_device():
-    says = (
-        r"loader\.mode=resident, but the whole set takes 7\.63 MiB, and 75 % of \d\.\d\d MiB free on the device"
-    )
+    says = r"loader\.mode=resident, but the whole set takes 7\.63 MiB, and 75 % of \d\.\d\d MiB free on the device"
     dataset = torch.utils.data.TensorDataset(torch.arange(1_000_000))
     with pytest.raises(StagingError, match=says):
         Loader(dataset, batch_size=4, mode="resident", device="simulated", simulated={"memory_bytes": 8 * MIB})
