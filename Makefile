@@ -2,7 +2,7 @@
 #
 #   make run     install into .venv and run the main job          make run ARGS="+recipe=nanogpt_bin"
 #   make test    install into .venv and run the tests             make test ARGS="tests/batch -x"
-#                (several at a time; with ARGS as they say)
+#                (several at a time, then those that take the time one after the other; with ARGS as they say)
 #   make lint    check style and types
 #   make bench   run the benchmarks; minutes                      make bench ARGS=tests/benchmarks/tokens.py
 #   make clean   remove what these made
@@ -25,7 +25,14 @@ run: $(VENV)/installed
 	$(BIN)/python -m flodl_pipe $(or $(ARGS),+recipe=olmo_shards)
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
+ifneq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest $(ARGS)
+else
+	@status=0; \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses $(WORKERS) --dist worksteal || status=1; \
+	$(BIN)/python -m pytest -m alone || status=1; \
+	exit $$status
+endif
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check

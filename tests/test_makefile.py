@@ -39,7 +39,7 @@ def installed(make):
     ("target", "extras", "command"),
     [
         ("run", "'.'", "-m flodl_pipe +recipe=olmo_shards"),
-        ("test", "'.[test]'", "--dist worksteal"),
+        ("test", "'.[test]'", "exit $status"),
         ("lint", "'.[dev]'", "mypy"),
     ],
 )
@@ -53,6 +53,15 @@ def test_on_a_bare_machine_it_makes_the_venv_installs_and_goes(make, target, ext
 @pytest.mark.usefixtures("installed")
 def test_a_second_time_it_only_goes(make):
     assert make("--dry-run", "run").stdout.splitlines() == [f"{make.venv}/bin/python -m flodl_pipe +recipe=olmo_shards"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_tests_that_take_the_time_run_by_themselves(make):
+    told = make("--dry-run", "test").stdout
+    several, alone = (line for line in told.splitlines() if "-m pytest" in line)
+    assert '-m "not alone" --numprocesses' in several
+    assert "-m alone" in alone
+    assert "--numprocesses" not in alone
 
 
 @pytest.mark.usefixtures("installed")

@@ -20,7 +20,10 @@ from tests.loader import process_sources as datasets
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc"),
+]
 
 SCRIPT = """
 import os, sys, time, threading

@@ -22,6 +22,8 @@ from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sources.tokens import TokenShards
 from tests.loader.sources import Numbers, ids
 
+pytestmark = pytest.mark.alone
+
 
 def own_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("flodl_pipe")]
@@ -90,7 +92,6 @@ def scenarios():
 
 def test_200_random_endings(shard):
     rng = random.Random(3)
-    took = []
     for _ in range(200):
         scenario = rng.choice(scenarios())
         source = TokenShards.open(shard, seq_len=16, file_format="raw", dtype="uint16")
@@ -102,11 +103,8 @@ def test_200_random_endings(shard):
         if rng.random() < 0.5:
             loader.close()
         del loader
-        took.append(time.monotonic() - began)
+        assert time.monotonic() - began < 2.0
     gc.collect()
-    # Tests run beside each other: one ending in a hundred may have waited for a processor.
-    assert sorted(took)[-2] < 2.0
-    assert max(took) < 5.0
     assert settled()
 
 
@@ -137,7 +135,7 @@ def test_close_while_readers_are_busy():
     with Loader(Numbers(10_000, delay_s=0.05), batch_size=2, readers=3) as loader:
         next(iter(loader))
         began = time.monotonic()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 1.0
 
 
 def test_the_iterator_of_the_parent_is_refused_in_a_forked_child_and_a_new_one_works():

@@ -39,7 +39,10 @@ KINDS = {
     "stream": 1,
 }
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc"),
+]
 
 
 @pytest.fixture(autouse=True)
