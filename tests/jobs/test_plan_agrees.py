@@ -5,6 +5,7 @@ as far as they may meanwhile, and the plan is told so. What they have ahead, six
 differ by; draws with replacement are chance, and may differ by three standard deviations of what is counted.
 """
 
+import gc
 import math
 import time
 
@@ -14,6 +15,7 @@ import pytest
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.jobs.plan import expected_work
 from flodl_pipe.jobs.plan_held import Pace, allowances, held_tiers
+from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import HostMemory
 from flodl_pipe.pipeline import build_loader, outline
 
@@ -67,7 +69,9 @@ def data(tmp_path):
 
 @pytest.fixture
 def host(monkeypatch):
-    """Let this process hold so many bytes of host memory."""
+    """Let this process hold so many bytes of host memory, none of which a loader of another test holds."""
+    gc.collect()
+    assert process_ledger().held_bytes == 0
 
     def allow(num_bytes):
         memory = HostMemory(1 << 36, 2 * num_bytes, "host")
