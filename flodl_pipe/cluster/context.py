@@ -4,8 +4,9 @@ Read once from the environment that torchrun sets, and passed down from there.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Self, final
 
 from flodl_pipe.errors import ClusterError
@@ -21,7 +22,10 @@ class RunContext:
     Attributes:
         rank: Global rank, ``0 <= rank < world_size``.
         world_size: Number of ranks.
-        ratios: How much of each global batch each rank takes, one positive whole number per rank; None: equal shares.
+        ratios: How much of each global batch each rank takes, one positive number per rank, exact; None: equal shares.
+        host: Name of this host; "" where nobody says.
+        local_rank: This process among those of its host.
+        co_hosted: Global ranks of this host, in order of local rank; empty: this rank alone, as far as is known.
 
     Raises:
         ClusterError: if the rank is outside the world, or the ratios are not the ranks'.
@@ -29,7 +33,10 @@ class RunContext:
 
     rank: int = 0
     world_size: int = 1
-    ratios: tuple[int, ...] | None = None
+    ratios: tuple[int | Fraction, ...] | None = None
+    host: str = ""
+    local_rank: int = 0
+    co_hosted: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"rank": self.rank, "world_size": self.world_size}
@@ -45,10 +52,24 @@ class RunContext:
                 f"rank {self.rank} is outside a world of {self.world_size}: ranks are 0 .. {self.world_size - 1}; "
                 "torchrun sets RANK and WORLD_SIZE to numbers that fit"
             )
-        if self.ratios is not None and (len(self.ratios) != self.world_size or min(self.ratios) < 1):
+        if self.ratios is not None and not _are_ratios(self.ratios, self.world_size):
             raise ClusterError(
-                f"ratios {self.ratios} must be one positive whole number for each of the {self.world_size} ranks"
+                f"ratios {self.ratios} must be one positive whole number or fraction for each of the {self.world_size} "
+                "ranks"
             )
+        if self.co_hosted and (self.rank not in self.co_hosted or max(self.co_hosted) >= self.world_size):
+            raise ClusterError(
+                f"co_hosted {self.co_hosted} must be the ranks of this host: {self.rank} among them, all below "
+                f"{self.world_size}"
+            )
+
+    @property
+    def share_of_host(self) -> Fraction:
+        """This rank's part of its host's memory: its ratio among the ranks of the host."""
+        if len(self.co_hosted) < 2:
+            return Fraction(1)
+        ratios = self.ratios or (1,) * self.world_size
+        return Fraction(ratios[self.rank]) / sum(Fraction(ratios[rank]) for rank in self.co_hosted)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -65,3 +86,8 @@ class RunContext:
             except ValueError:
                 raise ClusterError(f"{name}={text!r} is not a number; start the ranks with torchrun") from None
         return cls(numbers["RANK"], numbers["WORLD_SIZE"])
+
+
+def _are_ratios(ratios: Sequence[object], world_size: int) -> bool:
+    exact = all(isinstance(ratio, int | Fraction) and not isinstance(ratio, bool) and ratio > 0 for ratio in ratios)
+    return exact and len(ratios) == world_size

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from flodl_pipe.config.base import LocalPath, StrictModel, fault
+from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.config.job import JobConfig, RunJob
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.reports import ReportsConfig
@@ -45,6 +46,9 @@ class Config(StrictModel):
 
     loader: LoaderConfig
     """Batches and memory."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    """Hosts, devices and shares."""
 
     reports: ReportsConfig = ReportsConfig()
     """What a run shows of itself."""

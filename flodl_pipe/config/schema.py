@@ -20,7 +20,7 @@ _INTERPOLATION = {
     "type": "string",
     "pattern": r"\$\{.+\}|^\?\?\?$",
 }
-_GROUPS = ("source", "sampling", "transforms", "loader", "reports", "job")
+_GROUPS = ("source", "sampling", "transforms", "loader", "cluster", "reports", "job")
 _WITH_KINDS = ("source", "job")
 
 
