@@ -5,11 +5,14 @@ Read once from the environment that torchrun sets, and passed down from there.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from flodl_pipe.errors import ClusterError
+
+if TYPE_CHECKING:
+    from flodl_pipe.cluster.world import World
 
 __all__ = ["RunContext"]
 
@@ -26,6 +29,7 @@ class RunContext:
         host: Name of this host; "" where nobody says.
         local_rank: This process among those of its host.
         co_hosted: Global ranks of this host, in order of local rank; empty: this rank alone, as far as is known.
+        world: How the ranks talk to each other; None where they do not: alone, or built by hand.
 
     Raises:
         ClusterError: if the rank is outside the world, or the ratios are not the ranks'.
@@ -37,6 +41,7 @@ class RunContext:
     host: str = ""
     local_rank: int = 0
     co_hosted: tuple[int, ...] = ()
+    world: "World | None" = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"rank": self.rank, "world_size": self.world_size}

@@ -20,7 +20,7 @@ import numpy as np
 from flodl_pipe.arrays import BoolArray, IndexArray
 from flodl_pipe.errors import FlodlPipeError, ResumeError, SourceError
 
-__all__ = ["SkipLedger", "Skipped", "from_text", "json_lines", "reason_of"]
+__all__ = ["SkipLedger", "Skipped", "from_text", "json_lines", "reason_of", "to_text"]
 
 _log = logging.getLogger("flodl_pipe")
 
@@ -113,8 +113,7 @@ class SkipLedger:
 
     def text(self) -> str:
         """Return the ledger as a cursor holds it; empty when it is."""
-        entries = self.entries()
-        return json.dumps(entries, separators=(",", ":")) if entries else ""
+        return to_text(self.entries())
 
     def __len__(self) -> int:
         return len(self._kept.samples)
@@ -172,6 +171,16 @@ def from_text(text: str, *, num_samples: int) -> tuple[Skipped, ...]:
             "the state was edited or damaged, resume from another one"
         )
     return entries
+
+
+def to_text(entries: Iterable[Skipped]) -> str:
+    """Return ledgers, of several ranks one after the other, as a cursor holds them; empty when they are.
+
+    >>> to_text([(20, "OSError: bad"), (17, "OSError: bad"), (20, "OSError: bad")])
+    '[[17,"OSError: bad"],[20,"OSError: bad"]]'
+    """
+    known = sorted(dict(entries).items())
+    return json.dumps(known, separators=(",", ":")) if known else ""
 
 
 def json_lines(entries: Iterable[Skipped]) -> str:
