@@ -4,6 +4,9 @@ Where samples are runs of bytes that overlap (``Extents``) and the range is a fe
 that windows share theirs, and filled ahead by sequential reads only. Otherwise rows are kept: taken in as they are
 offered, and filled ahead too where that is asked for. Nothing is ever pinned or evicted.
 
+The ranks of a host may keep a range together, in memory of all of them: what one has read the others find. They fill it
+together too, each a part (:mod:`flodl_pipe.staging.shared_fill`).
+
 In storage order the range is the high end, so that a device pool may have the low one and a change of budget moves one
 boundary; samples that are ranked by how often they are drawn follow those of the pool.
 """
@@ -24,12 +27,14 @@ from flodl_pipe.staging.growth import Growth
 from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.staging.ram_extents import ExtentArena, run_bytes
 from flodl_pipe.staging.ram_reading import RowReading
-from flodl_pipe.staging.ram_rows import RowArena
+from flodl_pipe.staging.ram_rows import RowArena, row_arena_sizes
 from flodl_pipe.staging.ranking import Ranking, StorageOrder
+from flodl_pipe.staging.shared_extents import SharedExtents, shared_extent_sizes
+from flodl_pipe.staging.shared_fill import HostPart, RowChunks, chunk_rows, num_chunks
+from flodl_pipe.staging.shared_memory import SharedMemory
 
-__all__ = ["RamCache", "RankRange", "rows_fitting", "shared_bytes"]
+__all__ = ["RamCache", "RankRange", "memory_file_bytes", "rows_fitting", "shared_bytes"]
 
-_MAX_CHUNK_ROWS = 65_536
 # Rows that were read ahead are taken in by pieces: readers with rows to offer wait for no longer than that.
 _PIECE_BYTES = 512 << 10
 # Rows are gathered a third faster than windows that lie anywhere, and can be taken in one by one. Bytes must save more
@@ -78,6 +83,17 @@ def rows_fitting(source: Source, ranking: Ranking, grant_bytes: int, *, skip_ran
     return RankRange(_first_rank(ranking, fitting, skip_ranks), fitting, num_bytes if fitting else 0)
 
 
+def memory_file_bytes(
+    source: Source, ranking: Ranking, *, first_rank: int, num_ranks: int, chunk_bytes: int = FILL_CHUNK_BYTES
+) -> int:
+    """Return the size of a memory file for a cache that the ranks of a host keep together."""
+    extents, runs = shared_bytes(source, ranking), ranking.runs(first_rank, first_rank + num_ranks)
+    if extents is not None and runs:
+        return SharedMemory.bytes_for(shared_extent_sizes(extents, runs, chunk_bytes))
+    chunks = num_chunks(num_ranks, chunk_rows(source.spec.row_bytes, chunk_bytes))
+    return SharedMemory.bytes_for([*row_arena_sizes(source.spec, num_ranks), chunks])
+
+
 @final
 class RamCache:
     """Some samples of a source in host memory; a :class:`flodl_pipe.staging.protocol.Tier`.
@@ -89,15 +105,16 @@ class RamCache:
         num_ranks: How many; :func:`rows_fitting` says how many fit.
         read_lock: Held around each read of the source that fills ahead.
         probe: Looks at the machine's memory.
+        part: This process's part of memory that the ranks of a host have together; None: memory of its own.
 
     Attributes:
         first_rank: First rank of the range.
         num_ranks: How many ranks.
-        num_bytes: What it takes when it is full.
+        num_bytes: What it takes when it is full, for all who keep it together.
 
     Raises:
         StagingError: if the system refuses the address space.
-        ValueError: if the ranks are not all of the source.
+        ValueError: if the ranks are not all of the source, or the memory is smaller than :func:`memory_file_bytes`.
     """
 
     def __init__(
@@ -109,6 +126,7 @@ class RamCache:
         num_ranks: int,
         read_lock: contextlib.AbstractContextManager[object],
         probe: Callable[[], HostMemory] = probe_host,
+        part: HostPart | None = None,
     ) -> None:
         if first_rank < 0 or num_ranks < 0 or first_rank + num_ranks > len(ranking):
             raise ValueError(f"ranks {first_rank} .. {first_rank + num_ranks} are not all in 0 .. {len(ranking)}")
@@ -119,14 +137,25 @@ class RamCache:
         self._growth = Growth(_NAME, probe)
         extents = shared_bytes(source, ranking)
         runs = ranking.runs(first_rank, first_rank + num_ranks)
-        self._extents = ExtentArena(source.spec, extents, runs) if extents is not None and runs else None
-        self._rows = None
-        if self._extents is None:
-            self._rows = RowArena(source.spec, ranking, first_rank=first_rank, num_ranks=num_ranks, growth=self._growth)
+        self._extents: ExtentArena | SharedExtents | None = None
+        self._rows: RowArena | None = None
+        self._chunks: RowChunks | None = None
+        if extents is not None and runs:
+            whole = source.spec, extents, runs, self._growth
+            self._extents = ExtentArena(*whole) if part is None else SharedExtents(*whole, part)
+        else:
+            self._rows = RowArena(
+                source.spec,
+                ranking,
+                first_rank=first_rank,
+                num_ranks=num_ranks,
+                growth=self._growth,
+                shared=None if part is None else part.memory,
+            )
+            self._chunks = RowChunks(num_ranks, self._row_bytes, part=part, is_there=self._rows.has_all)
         self.first_rank = first_rank
         self.num_ranks = num_ranks
         self.num_bytes = self._extents.num_bytes if self._extents else self._rows.num_bytes if self._rows else 0
-        self._num_filled_ranks = 0
         self._filling = threading.Lock()
         self._lock = threading.Lock()
         self._num_rows = self._num_hits = self._filled_bytes = 0
@@ -209,30 +238,27 @@ class RamCache:
 
     def close(self) -> None:
         """Give the memory back; later reads are misses."""
-        self._extents = self._rows = None
+        self._extents = self._rows = self._chunks = None
 
     def _load(self, reading: RowReading, chunk_bytes: int) -> bool:
         """Read one chunk; return whether there may be more."""
-        extents, rows = self._extents, self._rows
+        extents, rows, chunks = self._extents, self._rows, self._chunks
+        num_bytes: int | None
         if extents is not None:
-            if extents.is_full or not self._growth.allows(min(chunk_bytes, extents.num_bytes - extents.held_bytes)):
-                return False
-            with self._read_lock:
-                num_bytes = extents.load(chunk_bytes)
-        elif rows is not None and self._num_filled_ranks < self.num_ranks:
-            if self._growth.stopped is not None:
-                return False
-            num_bytes = self._load_rows(rows, reading, chunk_bytes)
+            num_bytes = extents.load(chunk_bytes, self._read_lock)
+        elif rows is not None and chunks is not None and self._growth.stopped is None:
+            found = chunks.take(chunk_bytes)
+            num_bytes = None if found is None else self._load_rows(rows, reading, *found)
+            chunks.done()
         else:
+            return False
+        if num_bytes is None:
             return False
         with self._lock:
             self._filled_bytes += num_bytes
         return True
 
-    def _load_rows(self, store: RowArena, reading: RowReading, chunk_bytes: int) -> int:
-        num_rows = max(1, min(_MAX_CHUNK_ROWS, chunk_bytes // max(1, self._row_bytes)))
-        first = self._num_filled_ranks
-        last = min(first + num_rows, self.num_ranks)
+    def _load_rows(self, store: RowArena, reading: RowReading, first: int, last: int) -> int:
         missing = store.missing(first, last)
         if len(missing):
             with self._read_lock:
@@ -241,7 +267,6 @@ class RamCache:
             step = max(1, _PIECE_BYTES // max(1, self._row_bytes))
             for low in range(0, len(missing), step):
                 store.offer(missing[low : low + step], rows[low : low + step], out)
-        self._num_filled_ranks = last
         return len(missing) * self._row_bytes
 
 

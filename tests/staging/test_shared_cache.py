@@ -1,0 +1,238 @@
+"""One RAM cache of several ranks: what one has read, all have; filled once; nothing half written is ever seen."""
+
+import os
+import pickle
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flodl_pipe.memory.probe import HostMemory
+from flodl_pipe.staging import shared_fill
+from flodl_pipe.staging.ram_cache import RamCache
+from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
+from tests.contract.tiers import SPECS, Stamped, TierContract, offer, read_tier
+from tests.staging.real_sources import make
+from tests.staging.shared_caches import shared_caches
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs memory files")
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_fill, "_PATIENCE_S", 0.05)
+
+
+def of_two(source: Stamped, first_rank: int, num_ranks: int, **options: Any) -> list[RamCache]:
+    other = Stamped(len(source), source.spec)
+    ranking = options.pop("ranking", None) or StorageOrder(len(source))
+    return shared_caches([source, other], ranking, first_rank, num_ranks, **options)
+
+
+class TestOneOfTwo(TierContract):
+    def make_tier(self, source: Stamped, folder: Path) -> RamCache:
+        return of_two(source, 20, 40)[0]
+
+
+class TestFilledByOneOfTwo(TierContract):
+    def make_tier(self, source: Stamped, folder: Path) -> RamCache:
+        return of_two(source, 20, 40)[1]
+
+    def fill(self, tier: Any, source: Stamped) -> None:
+        tier.fill(never)
+
+
+class TestByWeightWithAnother(TierContract):
+    def make_tier(self, source: Stamped, folder: Path) -> RamCache:
+        return of_two(source, 5, 45, ranking=ByWeight(np.arange(len(source)) % 7))[0]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_one_rank_has_read_the_others_have(spec: str) -> None:
+    sources = [Stamped(60, SPECS[spec]) for _ in range(3)]
+    caches = shared_caches(sources, StorageOrder(60), 20, 40)
+    offer(caches[0], sources[0], np.arange(10, 35))
+    offer(caches[2], sources[2], np.arange(50, 60))
+    for cache, source in zip(caches, sources, strict=True):
+        held = np.flatnonzero(read_tier(cache, source, np.arange(60)))
+        assert held.tolist() == [*range(20, 35), *range(50, 60)]
+        assert cache.count().num_hits == 25
+        assert not cache.is_full
+    offer(caches[1], sources[1], np.arange(60))
+    for cache, source in zip(caches, sources, strict=True):
+        assert cache.is_full
+        assert read_tier(cache, source, np.arange(60), seed=1).sum() == 40
+        assert cache.count().held_bytes == cache.num_bytes
+
+
+def test_a_range_is_filled_once_by_all_together_each_its_stripe() -> None:
+    sources = [Stamped(240) for _ in range(3)]
+    caches = shared_caches(sources, StorageOrder(240), 40, 200, chunk_bytes=5 * sources[0].spec.row_bytes)
+    threads = [threading.Thread(target=cache.fill, args=(never,)) for cache in caches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    read = [sum(source.reads, []) for source in sources]
+    assert sorted(sum(read, [])) == list(range(40, 240))  # each sample once
+    assert all(cache.is_full for cache in caches)
+    assert sum(cache.count().filled_bytes for cache in caches) == 200 * sources[0].spec.row_bytes
+    firsts = [own[0] for own in read if own]
+    assert set(firsts) <= {40, 105, 170}  # a third each, in whole chunks
+
+
+def test_a_rank_alone_at_filling_fills_it_all_and_does_what_others_claimed_last() -> None:
+    source = Stamped(60)
+    caches = of_two(source, 0, 60, chunk_bytes=10 * source.spec.row_bytes)
+    taken = iter([False, True])
+    caches[1].fill(lambda: next(taken))  # one chunk of its stripe, and no more
+    chunks = caches[1]._chunks
+    assert chunks is not None
+    assert chunks.take(0) == (40, 50)  # claimed, and never read: this rank is gone
+    caches[0].fill(never)
+    assert caches[0].is_full
+    assert [read[0] for read in source.reads] == [0, 10, 20, 50, 40]
+
+
+def test_filling_ends_when_told_while_it_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_fill, "_PATIENCE_S", 60.0)
+    caches = of_two(Stamped(60), 0, 60)
+    chunks = caches[1]._chunks
+    assert chunks is not None
+    assert chunks.take(0) is not None
+    stop = threading.Event()
+    thread = threading.Thread(target=caches[0].fill, args=(stop.is_set,))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    assert not caches[0].is_full
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_fault_of_one_ranks_source_leaves_the_rest_to_the_others() -> None:
+    bad, good = Stamped(60, bad=(5,)), Stamped(60)
+    caches = shared_caches([bad, good], StorageOrder(60), 0, 60, chunk_bytes=10 * good.spec.row_bytes)
+    caches[0].fill(never)
+    assert len(bad.reads) == 1
+    caches[1].fill(never)
+    assert caches[1].is_full
+    assert read_tier(caches[1], good, np.arange(60)).all()
+
+
+def test_a_machine_that_runs_short_ends_the_filling_of_a_shared_cache(caplog: pytest.LogCaptureFixture) -> None:
+    source = Stamped(60)
+    caches = of_two(source, 0, 60, memory=HostMemory(64 << 30, 1 << 20, "host"))
+    caches[0].fill(never)
+    assert len(source.reads) <= 1  # what was read by the time that it was refused
+    offer(caches[0], source, np.arange(60))
+    assert not read_tier(caches[1], source, np.arange(60)).any()
+    assert "RAM cache takes no more samples" in caplog.text
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 700, 4096])
+@pytest.mark.parametrize("kind", ["windows that overlap", "every start", "windows of two parts"])
+def test_overlapping_windows_are_kept_as_bytes_by_all_together(tmp_path: Path, kind: str, chunk_bytes: int) -> None:
+    source = make("windows that overlap" if "two parts" in kind else kind, tmp_path)
+    sources = [source, pickle.loads(pickle.dumps(source))]
+    num_samples = len(sources[0])
+    first, count = num_samples // 3, num_samples - num_samples // 3
+    ranking: Ranking = StorageOrder(num_samples)
+    if "two parts" in kind:
+        half = num_samples // 2
+        ranking = ByParts([RankedPart(0, half, 1.0), RankedPart(half, num_samples - half, 2.0)])
+    caches = shared_caches(sources, ranking, first, count, chunk_bytes=chunk_bytes)
+    assert all(cache.needs_fill for cache in caches)
+    chunks = iter(range(4))
+    caches[1].fill(lambda: next(chunks, None) is None)
+    _check_windows(caches, sources)
+    threads = [threading.Thread(target=cache.fill, args=(never,)) for cache in caches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert all(cache.is_full for cache in caches)
+    held = _check_windows(caches, sources)
+    assert held == sorted(ranking.samples(first, first + count).tolist())
+    assert caches[0].count().held_bytes == caches[0].num_bytes
+    assert sum(cache.count().filled_bytes for cache in caches) == caches[0].num_bytes
+
+
+def _check_windows(caches: list[RamCache], sources: list[Any]) -> list[int]:
+    """Return which windows are held; what is held is right, on all ranks."""
+    indices = np.arange(len(sources[0]))
+    rows = np.random.default_rng(0).permutation(len(indices))
+    wanted = sources[0].spec.empty(len(indices))
+    sources[0].read_into(indices, rows, wanted)
+    found = []
+    for cache in caches:
+        out = sources[0].spec.empty(len(indices))
+        held = cache.read_into(indices, rows, out)
+        for name, value in out.items():
+            np.testing.assert_array_equal(value[rows[held]], wanted[name][rows[held]])
+        found.append(np.flatnonzero(held).tolist())
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_rank_killed_while_it_writes_rows_leaves_none_that_is_half_written() -> None:
+    source = Stamped(1_000, SPECS["big rows"])
+    caches = of_two(source, 0, 1_000, chunk_bytes=1 << 20)
+    child = os.fork()
+    if not child:
+        try:
+            for first in range(0, 1_000, 20):
+                offer(caches[1], source, np.arange(first, first + 20))
+        finally:
+            os._exit(0)
+    while not caches[0].read_into(np.array([100]), np.array([0]), source.spec.empty(1))[0]:
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    held = read_tier(caches[0], source, np.arange(1_000))  # checks every byte of what is held
+    assert 100 <= held.sum() < 1_000
+    offer(caches[0], source, np.arange(1_000))
+    assert read_tier(caches[0], source, np.arange(1_000), seed=1).all()
+
+
+def test_ranks_that_write_the_same_rows_at_once_never_show_anything_else() -> None:
+    source = Stamped(3_000, SPECS["narrow rows"])
+    caches = of_two(source, 0, 3_000)
+    child = os.fork()
+    if not child:
+        try:
+            for low in range(0, 3_000, 37):
+                offer(caches[1], source, np.arange(low, min(low + 37, 3_000)))
+        finally:
+            os._exit(0)
+    try:
+        for low in range(0, 3_000, 41):
+            read_tier(caches[0], source, np.arange(0, 3_000, 7))
+            offer(caches[0], source, np.arange(low, min(low + 41, 3_000)))
+    finally:
+        assert os.waitpid(child, 0)[1] == 0
+    assert caches[0].is_full
+    assert read_tier(caches[0], source, np.arange(3_000)).all()
+
+
+def test_the_memory_goes_with_the_last_who_has_it() -> None:
+    def memory_files() -> int:
+        return sum("memfd:flodl_pipe_cache" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    before = memory_files()
+    caches = of_two(Stamped(), 0, 60)
+    assert memory_files() > before
+    offer(caches[0], Stamped(), np.arange(60))
+    caches[0].close()
+    assert not caches[0].read_into(np.arange(3), np.arange(3), Stamped().spec.empty(3)).any()
+    assert read_tier(caches[1], Stamped(), np.arange(60)).all()
+    caches[1].close()
+    assert memory_files() == before
