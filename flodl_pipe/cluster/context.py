@@ -30,6 +30,7 @@ class RunContext:
         local_rank: This process among those of its host.
         co_hosted: Global ranks of this host, in order of local rank; empty: this rank alone, as far as is known.
         world: How the ranks talk to each other; None where they do not: alone, or built by hand.
+        share_host_cache: Whether the ranks of a host keep samples in one RAM cache together.
 
     Raises:
         ClusterError: if the rank is outside the world, or the ratios are not the ranks'.
@@ -42,6 +43,7 @@ class RunContext:
     local_rank: int = 0
     co_hosted: tuple[int, ...] = ()
     world: "World | None" = field(default=None, compare=False)
+    share_host_cache: bool = True
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"rank": self.rank, "world_size": self.world_size}
