@@ -5,19 +5,23 @@ Grants come first. If anything is refused, all of it is given back.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
+from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.loader.device_engine import DeviceEngine
 from flodl_pipe.loader.feed import Pass
+from flodl_pipe.loader.host_sharing import HostMeeting, why_not_together
 from flodl_pipe.loader.host_tiers import HostTiers
-from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.outline import Outline, outline_engine
+from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.source_reads import SourceReads, reader_processes
 from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.memory.ledger import DISK, process_ledger
+from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.user_ragged import RaggedUserSource
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.protocol import TierCount
@@ -35,12 +39,14 @@ class Assembly:
         tiers: The tiers of the host.
         device: The device's part; None where batches are delivered on the CPU.
         owner: Whom the ledger grants to.
+        outline: The loader on paper, with the tiers and the mode that came out.
     """
 
     reads: SourceReads
     tiers: HostTiers
     device: DeviceEngine | None
     owner: int
+    outline: Outline
 
     def granted(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes of memory granted, by purpose: on the host, on disk, on the device."""
@@ -78,21 +84,49 @@ class Assembly:
 
 
 def assemble(
-    outline: Outline, config: LoaderConfig, sampling: SamplingConfig, *, keep_digest: bool, skips: bool
+    source: Source,
+    config: LoaderConfig,
+    sampling: SamplingConfig,
+    parts: Parts,
+    *,
+    global_batch: int,
+    context: RunContext,
+    keep_digest: bool,
 ) -> Assembly:
-    """Set up what an outline says.
+    """Work out a loader, and set up what its outline says. All ranks of a run do so, and meet meanwhile.
 
     Args:
-        outline: The loader on paper.
+        source: The samples.
         config: Section ``loader``.
         sampling: Section ``sampling``.
+        parts: Functions and arrays that no section holds.
+        global_batch: Rows of a step over all ranks.
+        context: Rank and world.
         keep_digest: Whether to hash delivered rows.
-        skips: Whether samples that cannot be read are skipped.
 
     Raises:
+        ConfigError: if an epoch would have no batch.
+        SourceError: if the source is empty.
+        ClusterError: if a loader could not be built on all ranks, or not for the same samples.
         StagingError: if memory or disk is refused.
         LoaderError: if reader processes cannot be started.
     """
+    with HostMeeting(context, why_not=why_not_together(sampling)) as meeting:
+        outline = outline_engine(source, config, sampling, parts, global_batch=global_batch, context=context)
+        return _assemble(
+            outline, config, sampling, keep_digest=keep_digest, skips=parts.max_skipped is not None, meeting=meeting
+        )
+
+
+def _assemble(
+    outline: Outline,
+    config: LoaderConfig,
+    sampling: SamplingConfig,
+    *,
+    keep_digest: bool,
+    skips: bool,
+    meeting: HostMeeting,
+) -> Assembly:
     source, plan, ledger = outline.source, outline.plan, process_ledger()
     owner = ledger.new_owner()
     with ExitStack() as undo:
@@ -100,9 +134,15 @@ def assemble(
         processes = reader_processes(source, config, plan.num_readers, outline.steps.max_rows * plan.group_steps)
         reads, tier_plan = SourceReads(source, processes), outline.tiers
         undo.callback(reads.close)
-        if processes is not None:
-            ledger.take(owner, "reader processes", processes.num_bytes, plan.share)
-            tier_plan = outline.tiers_beside(processes.num_bytes)
+        taken_bytes = 0 if processes is None else processes.num_bytes
+        if taken_bytes:
+            ledger.take(owner, "reader processes", taken_bytes, plan.share)
+            tier_plan = outline.tiers_beside(taken_bytes)
+        shared = meeting.share(outline, config, taken_bytes)
+        if shared is not None:
+            tier_plan = shared.tiers
+            if plan.mode == "resident":
+                plan = replace(plan, mode="streaming", why=f"the RAM cache has {shared.why}", resident_bytes=0)
         ledger.take(owner, "source", outline.held_bytes + tier_plan.table_bytes, plan.share)
         ledger.take(owner, "ring", plan.ring_bytes, plan.share)
         kept_bytes = plan.resident_bytes or tier_plan.ram.num_bytes
@@ -121,6 +161,7 @@ def assemble(
             on_give_up=partial(ledger.release, owner, kept),
             needs_rows=keep_digest or outline.making.is_apart or outline.device is not None,
             skips=skips,
+            part=None if shared is None else shared.part,
         )
         undo.callback(tiers.stop)
         device = None
@@ -137,4 +178,4 @@ def assemble(
                 keep_digest=keep_digest,
             )
         undo.pop_all()
-    return Assembly(reads, tiers, device, owner)
+    return Assembly(reads, tiers, device, owner, replace(outline, plan=plan, tiers=tier_plan))

@@ -23,7 +23,6 @@ from flodl_pipe.loader.identity import Spot
 from flodl_pipe.loader.ledger import SkipLedger, Skipped, from_text
 from flodl_pipe.loader.lookahead import Lookahead
 from flodl_pipe.loader.order import may_be_made_ahead
-from flodl_pipe.loader.outline import outline_engine
 from flodl_pipe.loader.pace import Pace
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
@@ -77,7 +76,10 @@ class Engine:
         context: RunContext,
         keep_digest: bool,
     ) -> None:
-        outline = outline_engine(source, config, sampling, parts, global_batch=global_batch, context=context)
+        self._parts = assemble(
+            source, config, sampling, parts, global_batch=global_batch, context=context, keep_digest=keep_digest
+        )
+        outline = self._parts.outline
         self._source = source
         # Asked once: comparing an object with a protocol takes 20 us, every time.
         self._bundled = source if isinstance(source, BundledSource) else None
@@ -95,7 +97,6 @@ class Engine:
         self.names = outline.making.spec.names
         self.side: DeviceSide | None = None
         self.plan: EnginePlan = outline.plan
-        self._parts = assemble(outline, config, sampling, keep_digest=keep_digest, skips=self._skipped is not None)
         self._reads, self._tiers, self._device = self._parts.reads, self._parts.tiers, self._parts.device
         device = self._device
         self.side = None if device is None else device.side

@@ -3,6 +3,7 @@
 import os
 from typing import NamedTuple, final
 
+from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.devices.accelerator import AcceleratorDevice
 from flodl_pipe.devices.aperture import Reserve, host_reserve, measure_aperture, num_sockets, written_memory
@@ -33,13 +34,16 @@ class HostBudget(NamedTuple):
     reserve: Reserve | None
 
 
-def host_budget(config: LoaderConfig, shared: SharedDevice | None, held_bytes: int) -> HostBudget:
+def host_budget(
+    config: LoaderConfig, shared: SharedDevice | None, held_bytes: int, context: RunContext | None = None
+) -> HostBudget:
     """Probe the host.
 
     Args:
         config: Section ``loader``.
         shared: The device that batches are delivered to; None for the CPU.
         held_bytes: What the ledger has granted already, and what sources hold.
+        context: Tells the ranks of this host and their shares; where it does not, LOCAL_WORLD_SIZE tells their number.
 
     Raises:
         ConfigError: if an integrated GPU's part cannot be known.
@@ -51,7 +55,9 @@ def host_budget(config: LoaderConfig, shared: SharedDevice | None, held_bytes: i
         ram_max_usage=config.ram_max_usage,
         held_bytes=held_bytes,
         reserve_bytes=0 if reserve is None else reserve.num_bytes,
-        share_of_host=local_share(os.environ),
+        share_of_host=float(context.share_of_host)
+        if context is not None and context.co_hosted
+        else local_share(os.environ),
     )
     return HostBudget(memory, share, reserve)
 

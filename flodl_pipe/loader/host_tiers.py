@@ -27,6 +27,7 @@ from flodl_pipe.staging.protocol import Tier, TierCount
 from flodl_pipe.staging.ragged_cascade import RaggedCascade, RaggedTier
 from flodl_pipe.staging.ram_cache import RamCache
 from flodl_pipe.staging.ram_ragged import RaggedCache
+from flodl_pipe.staging.shared_fill import HostPart
 
 __all__ = ["HostTiers"]
 
@@ -47,6 +48,7 @@ class HostTiers:
         on_give_up: Called once when a whole set was given up.
         needs_rows: Whether stored rows will be gathered from it.
         skips: Whether samples that cannot be read are skipped.
+        part: This rank's part of the memory of a RAM cache that the ranks of its host keep together.
 
     Raises:
         StagingError: if disk or memory is refused.
@@ -65,6 +67,7 @@ class HostTiers:
         on_give_up: Callable[[], None],
         needs_rows: bool,
         skips: bool,
+        part: HostPart | None = None,
     ) -> None:
         self._source = source
         self._is_resident = is_resident
@@ -95,6 +98,7 @@ class HostTiers:
                 first_rank=plan.ram.first_rank,
                 num_ranks=plan.ram.num_rows,
                 read_lock=reads.lock,
+                part=part,
             )
             tiers.append(self._cache)
         if plan.disk.num_rows:

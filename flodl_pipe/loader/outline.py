@@ -34,6 +34,7 @@ from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.impure import ImpureSource
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.staging.shared_room import Together
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
 
@@ -57,6 +58,8 @@ class Outline:
         held_bytes: What the source itself holds in memory.
         tiers: What the tiers of the host may hold.
         tiers_beside: The same, where something else takes so many bytes more: reader processes, whose size shows late.
+        tiers_together: The same again, with a RAM cache that the ranks of this host keep together; None: how much of it
+            this rank could hold.
         device: What may be held of a device; None where batches are delivered on the CPU.
     """
 
@@ -70,6 +73,7 @@ class Outline:
     held_bytes: int
     tiers: TierPlan
     tiers_beside: Callable[[int], TierPlan]
+    tiers_together: Callable[[int, Together | None], TierPlan]
     device: DevicePlan | None = None
 
     @property
@@ -133,7 +137,7 @@ def outline_engine(
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
     held_bytes = process_ledger().held_bytes + source_bytes
-    memory, share, _ = host_budget(config, shared, held_bytes)
+    memory, share, _ = host_budget(config, shared, held_bytes, context)
     require_batch(memory, layout.slot_bytes, num_rows=steps.max_rows)
     require_readable(source, config)
     # The set would be read in this process, beside those that read it for the loop: what they read is kept instead.
@@ -205,5 +209,10 @@ def outline_engine(
         held_bytes=source_bytes,
         tiers=tiers_in(room_bytes=room_bytes),
         tiers_beside=lambda taken_bytes: tiers_in(room_bytes=room_bytes - taken_bytes),
+        tiers_together=lambda taken_bytes, together: tiers_in(
+            room_bytes=room_bytes - taken_bytes,
+            mode="streaming" if device is None else plan.mode,
+            together=together,
+        ),
         device=device,
     )

@@ -32,6 +32,7 @@ from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
 from flodl_pipe.staging.ram_cache import RankRange, rows_fitting, shared_bytes
 from flodl_pipe.staging.ram_ragged import ragged_rows_fitting
 from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
+from flodl_pipe.staging.shared_room import Together
 from flodl_pipe.units import format_bytes
 
 __all__ = ["TierPlan", "TierRange", "disk_folder", "plan_tiers", "ranking_for"]
@@ -40,6 +41,7 @@ __all__ = ["TierPlan", "TierRange", "disk_folder", "plan_tiers", "ranking_for"]
 _MOST_OVERLAP = 1.25
 # What the disk stage knows of a row in memory: where it lies.
 _PLACE_BYTES, _FAR_PLACE_BYTES, _FAR = 4, 8, 1 << 31
+_WHOLE = "the RAM cache holds the whole set"
 
 
 @final
@@ -50,7 +52,7 @@ class TierRange:
     Attributes:
         first_rank: First rank.
         num_rows: Samples; 0 where the tier is off.
-        num_bytes: What they take.
+        num_bytes: What they take; of what several ranks keep together, this rank's part.
         why: Reason for that many, or for none.
         is_whole: Whether that is every sample.
         warning: What to warn of: a disk that is memory.
@@ -81,12 +83,14 @@ class TierPlan:
         ram: The RAM cache.
         disk: The disk stage.
         table_bytes: Host memory for tables: ranks, and what the disk stage knows of its rows.
+        room_bytes: What the RAM cache may take; None where it is off, however much that is.
     """
 
     ranking: Ranking
     ram: TierRange
     disk: TierRange
     table_bytes: int = 0
+    room_bytes: int | None = None
 
 
 def disk_folder(config: LoaderConfig) -> Path:
@@ -127,6 +131,7 @@ def plan_tiers(
     skips: bool,
     on_device: bool = False,
     has_pool: bool = False,
+    together: Together | None = None,
 ) -> TierPlan:
     """Decide which tiers of the host keep samples.
 
@@ -141,6 +146,7 @@ def plan_tiers(
         skips: Whether samples that cannot be read are skipped.
         on_device: Whether batches are delivered to a device.
         has_pool: Whether some samples may stay there, which takes tables here: ranks, and a byte a sample.
+        together: Memory of all ranks of this host, where they keep samples together.
 
     Raises:
         ConfigError: if a disk stage is asked for where no tier may keep samples.
@@ -171,12 +177,13 @@ def plan_tiers(
     # those of a set that may have gaps. Rows that are kept one by one take a byte more each.
     in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
     kept_bytes = set_bytes if in_one else set_bytes + num_samples + 1
-    if config.sample_cache and kept_bytes <= room_bytes:
+    if config.sample_cache and kept_bytes <= room_bytes and together is None:
         why = f"the whole set, {format_bytes(set_bytes)}" if set_bytes else "the source holds the whole set itself"
         ram = TierRange(0, num_samples, kept_bytes, why, is_whole=True, in_one=in_one)
         if not in_one and not num_readers and _is_read_ahead_only(source):
             ram = TierRange.off("loader.readers=0: there is no thread to fill it")
-        return TierPlan(ranking, ram, TierRange.off("the RAM cache holds the whole set"), tables)
+        can_share = set_bytes and (num_readers or not _is_read_ahead_only(source))
+        return TierPlan(ranking, ram, TierRange.off(_WHOLE), tables, room_bytes if can_share else None)
     if not has_pool:
         ranking = ranking_for(source, order)
         if ranking.held_bytes > max(0, room_bytes):
@@ -186,20 +193,25 @@ def plan_tiers(
         room_bytes -= tables
     # Tables of the disk stage come first: without them its rows could not be found.
     on_disk = min(num_samples, rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
-    room_bytes -= _places(on_disk)
+    room_bytes = max(0, room_bytes - _places(on_disk))
+    cannot_fill = not num_readers and _is_read_ahead_only(source) and isinstance(ranking, StorageOrder)
     if not config.sample_cache:
         ram = TierRange.off("loader.sample_cache=false")
     elif not set_bytes:
         ram = TierRange.off("the source holds the whole set itself")
+    elif together is not None:
+        found = rows_fitting(source, ranking, together.room_bytes)
+        why, is_whole = together.why(found, num_samples, set_bytes), found.num_ranks == num_samples
+        ram = TierRange(found.first_rank, found.num_ranks, together.part(found.num_bytes), why, is_whole)
     else:
-        found = rows_fitting(source, ranking, max(0, room_bytes))
-        if not num_readers and _is_read_ahead_only(source) and isinstance(ranking, StorageOrder):
-            found = RankRange(0, 0, 0)
-        left = format_bytes(max(0, room_bytes))
-        why = f"{left} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
+        found = RankRange(0, 0, 0) if cannot_fill else rows_fitting(source, ranking, room_bytes)
+        why = (
+            f"{format_bytes(room_bytes)} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
+        )
         ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
-    disk = _disk(source, ranking, config, ram, on_disk)
-    return TierPlan(ranking, ram, disk, tables + _places(disk.num_rows))
+    disk = TierRange.off(_WHOLE) if ram.is_whole else _disk(source, ranking, config, ram, on_disk)
+    can_share = config.sample_cache and set_bytes and not cannot_fill
+    return TierPlan(ranking, ram, disk, tables + _places(disk.num_rows), room_bytes if can_share else None)
 
 
 def _places(num_rows: int) -> int:

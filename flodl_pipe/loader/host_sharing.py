@@ -1,0 +1,286 @@
+"""One RAM cache for the ranks of a host: who keeps it, how large it is, and how its memory comes to them.
+
+Under a uniform order every rank comes to ask for every sample, so what one of a host has read serves all of it. While
+a loader is built, all ranks of the run meet twice::
+
+    each rank: how much it may hold, what its samples are      -->  the same arithmetic on all: K samples, together
+    the first of a host makes the memory and hands it to the others
+    each rank: whether it has it                               -->  all of a host use it, or each keeps its own
+
+A rank that cannot be built comes to the first meeting all the same, and says why: nobody waits for it.
+"""
+
+import contextlib
+import logging
+import os
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+
+from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.config.loader import LoaderConfig
+from flodl_pipe.config.sampling import SamplingConfig
+from flodl_pipe.errors import ClusterError, SourceError
+from flodl_pipe.loader.outline import Outline
+from flodl_pipe.loader.resident import resident_bytes
+from flodl_pipe.loader.tiers import TierPlan
+from flodl_pipe.sources.protocol import RaggedSource
+from flodl_pipe.staging.ram_cache import memory_file_bytes, shared_bytes
+from flodl_pipe.staging.shared_fill import HostPart
+from flodl_pipe.staging.shared_handover import Listener, receive
+from flodl_pipe.staging.shared_memory import SharedMemory, memory_file
+from flodl_pipe.staging.shared_room import Together
+from flodl_pipe.units import format_bytes
+
+if TYPE_CHECKING:
+    from flodl_pipe.cluster.world import World
+
+__all__ = ["HostMeeting", "SharedTier", "why_not_together"]
+
+_log = logging.getLogger("flodl_pipe")
+
+# A set that is this small is kept by each rank for itself, whole: it is gathered from faster then, field by field.
+_OWN_SET_BYTES = 256 << 20
+# Handing memory over takes milliseconds; a rank that has died is told by name at the second meeting.
+_HANDOVER_S = 60.0
+# By which process a world was used first. In a fork of it, which has no connections of its own, nobody meets.
+_used_by: "weakref.WeakKeyDictionary[World, int]" = weakref.WeakKeyDictionary()
+
+
+@final
+class SharedTier(NamedTuple):
+    """What a rank has of a RAM cache that its host keeps together.
+
+    Attributes:
+        tiers: The plan of the tiers with it.
+        part: Its memory.
+        why: How large it is and for whom, in words.
+    """
+
+    tiers: TierPlan
+    part: HostPart
+    why: str
+
+
+@final
+class HostMeeting:
+    """The ranks of a run, while each of them builds a loader; all must do so.
+
+    Args:
+        context: Rank and world.
+        why_not: Why no rank of the run keeps samples together, whatever the source.
+    """
+
+    def __init__(self, context: RunContext, *, why_not: str | None) -> None:
+        self._context = context
+        self._why_not = why_not if context.share_host_cache else "cluster.share_host_cache=false"
+        self._world = context.world
+        if self._world is not None and _used_by.setdefault(self._world, os.getpid()) != os.getpid():
+            self._world = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._world is None or not isinstance(error, Exception):
+            return
+        with contextlib.suppress(ClusterError):  # its own error tells more
+            self._gather({"error": f"{type(error).__name__}: {error}"})
+
+    def share(self, outline: Outline, config: LoaderConfig, taken_bytes: int) -> SharedTier | None:
+        """Keep a RAM cache together with the other ranks of this host, if they will; all ranks of the run must come.
+
+        Args:
+            outline: This rank's loader on paper.
+            config: Section ``loader``.
+            taken_bytes: Host memory that something else has taken since then.
+
+        Raises:
+            ClusterError: if a rank could not be built, or samples are not the same on the ranks of a host.
+        """
+        world = self._world
+        if world is None:
+            return None
+        own = outline.tiers_together(taken_bytes, None)
+        off = self._why_not or _off(outline, own, config)
+        offer: dict[str, Any] = {"off": off, "room": own.room_bytes or 0, "token": ""}
+        with ExitStack() as open_until_met:
+            listener = None
+            if off is None:
+                offer["facts"] = _facts(outline, own)
+                try:
+                    listener = open_until_met.enter_context(Listener())
+                    offer["token"] = listener.token
+                except OSError as error:
+                    offer["refused"] = str(error)
+            offers = self._gather(offer)
+            self._require_built(offers)
+            hosts = _hosts(world)
+            groups = {host: [rank for rank in ranks if offers[rank]["off"] is None] for host, ranks in hosts.items()}
+            for group in groups.values():
+                self._require_same(offers, group)
+            if all(len(group) < 2 for group in groups.values()):
+                self._tell_off(offers, hosts)
+                return None
+            mine = groups[world.members[world.rank].host]
+            found: SharedTier | None = None
+            answer: dict[str, Any] = {}
+            if len(mine) > 1 and world.rank in mine:
+                try:
+                    found = self._join(outline, taken_bytes, offers, mine, listener)
+                    answer["range"] = [found.tiers.ram.first_rank, found.tiers.ram.num_rows]
+                except Exception as error:  # noqa: BLE001 - whatever it is, all of the host must hear of it
+                    answer["refused"] = f"{error}"
+            answers = world.gather(answer, "the memory of the host's RAM cache")
+        return self._settle(answers, mine, found)
+
+    def _gather(self, offer: dict[str, Any]) -> list[dict[str, Any]]:
+        world, self._world = self._world, None  # whatever comes of it, it happens once
+        assert world is not None
+        found: list[dict[str, Any]] = world.gather(offer, "what each rank may hold of its host's memory")
+        return found
+
+    def _join(
+        self,
+        outline: Outline,
+        taken_bytes: int,
+        offers: Sequence[Mapping[str, Any]],
+        group: Sequence[int],
+        listener: Listener | None,
+    ) -> SharedTier:
+        """Plan the cache, and get its memory."""
+        rank, (first, *_) = self._context.rank, group
+        room = Together(sum(offers[one]["room"] for one in group), offers[rank]["room"], len(group))
+        tiers = outline.tiers_together(taken_bytes, room)
+        if not tiers.ram.num_rows:
+            raise OSError(f"{format_bytes(room.room_bytes)} of the ranks together is not enough for a sample")
+        num_bytes = memory_file_bytes(
+            outline.source, tiers.ranking, first_rank=tiers.ram.first_rank, num_ranks=tiers.ram.num_rows
+        )
+        token = offers[first]["token"]
+        if not token:
+            raise OSError(offers[first]["refused"])
+        place = group.index(rank)
+        with nullcontext() if listener is None else listener:  # whatever happens: nobody waits for one that is closed
+            gives = listener if rank == first else None
+            descriptor = receive(token, place, _HANDOVER_S) if gives is None else memory_file(num_bytes)
+            try:
+                if gives is not None:
+                    gives.hand_over(descriptor, set(range(1, len(group))), _HANDOVER_S)
+                part = HostPart(SharedMemory(descriptor, num_bytes), place, len(group))
+            finally:
+                os.close(descriptor)
+        return SharedTier(tiers, part, tiers.ram.why)
+
+    def _settle(
+        self, answers: Sequence[Mapping[str, Any]], group: Sequence[int], found: SharedTier | None
+    ) -> SharedTier | None:
+        """Return the cache if every rank of the host has it."""
+        if len(group) < 2 or self._context.rank not in group:
+            return None
+        refused = {rank: answers[rank]["refused"] for rank in group if "refused" in answers[rank]}
+        is_first = self._context.rank == group[0]
+        if refused:
+            if is_first:
+                _log.warning(
+                    "the %d ranks of this host keep a RAM cache each, not one together: %s; what they hold of the set "
+                    "is less by that",
+                    *(len(group), "; ".join(f"rank {rank}: {why}" for rank, why in refused.items())),
+                )
+            return None
+        if len({tuple(answers[rank]["range"]) for rank in group}) > 1:
+            ranges = {rank: tuple(answers[rank]["range"]) for rank in group}
+            raise ClusterError(f"the ranks of a host must keep the same samples together, got {ranges}")
+        assert found is not None
+        if is_first:
+            _log.info("RAM cache: %s", found.why)
+        return found
+
+    def _require_built(self, offers: Sequence[Mapping[str, Any]]) -> None:
+        world = self._context.world
+        assert world is not None
+        failed = [f"{world.name(rank)}: {offer['error']}" for rank, offer in enumerate(offers) if "error" in offer]
+        if failed:
+            raise ClusterError(f"a loader could not be built on all ranks: {'; '.join(failed)}")
+
+    def _require_same(self, offers: Sequence[Mapping[str, Any]], group: Sequence[int]) -> None:
+        """Refuse samples that are not the same on all ranks of a host: the others would take what one keeps for theirs.
+
+        Raises:
+            ClusterError: naming ranks and values, the odd ones out first.
+        """
+        world = self._context.world
+        assert world is not None
+        for name in {name: None for rank in group for name in offers[rank]["facts"]}:
+            values = {rank: str(offers[rank]["facts"].get(name)) for rank in group}
+            counts = Counter(values.values())
+            if len(counts) > 1:
+                told = [
+                    f"{value} on {', '.join(world.name(rank) for rank in group if values[rank] == value)}"
+                    for value, _ in sorted(counts.items(), key=lambda item: (item[1], item[0]))
+                ]
+                raise ClusterError(
+                    f"the ranks of a host keep samples together, and must have the same: {name} is "
+                    f"{'; '.join(told)}. Give all ranks the same data and config, or set "
+                    "cluster.share_host_cache=false"
+                )
+
+    def _tell_off(self, offers: Sequence[Mapping[str, Any]], hosts: Mapping[str, Sequence[int]]) -> None:
+        for ranks in hosts.values():
+            if len(ranks) > 1 and ranks[0] == self._context.rank:
+                why = offers[ranks[0]]["off"] or "other ranks of this host keep nothing in it"
+                _log.info("RAM cache: each of the %d ranks of this host keeps its own: %s", len(ranks), why)
+
+
+def why_not_together(sampling: SamplingConfig) -> str | None:
+    """Return why the ranks of a host have no use for each other's samples; None where they do."""
+    # A rank of this order never asks for another one's samples.
+    return "each rank has samples of its own (sampling.order=lanes)" if str(sampling.order) == "lanes" else None
+
+
+def _hosts(world: "World") -> dict[str, list[int]]:
+    """Return the ranks of each host, in order of local rank."""
+    hosts: dict[str, list[int]] = {}
+    for rank in sorted(range(world.world_size), key=lambda rank: world.members[rank].local_rank):
+        hosts.setdefault(world.members[rank].host, []).append(rank)
+    return hosts
+
+
+def _off(outline: Outline, own: TierPlan, config: LoaderConfig) -> str | None:
+    """Return why this rank keeps samples for itself; None if it may keep them with others."""
+    source, plan = outline.source, outline.plan
+    if isinstance(source, RaggedSource) and source.spec.is_ragged:
+        return "its samples differ in length"
+    if config.mode == "resident" and outline.device is None:
+        return "loader.mode=resident: the whole set is in the memory of each"
+    if own.room_bytes is None:
+        return own.ram.why
+    if plan.resident_bytes or own.ram.is_whole:
+        size = resident_bytes(source)
+        if size <= _OWN_SET_BYTES:
+            return f"the whole set takes no more than {format_bytes(size)}"
+    return None
+
+
+def _facts(outline: Outline, own: TierPlan) -> dict[str, str]:
+    """Return what must be the same for all who keep samples together."""
+    source = outline.source
+    try:
+        data = outline.stream.fingerprint
+    except SourceError:  # a dataset that says nothing of its content
+        data = "unknown"
+    extents = shared_bytes(source, own.ranking)
+    fields = ", ".join(f"{field.name} {field.dtype} {list(field.shape)}" for field in source.spec)
+    return {
+        "the number of samples": f"{len(source):,}",
+        "a sample": f"{source.spec.row_bytes:,} bytes ({fields})",
+        "the data": data,
+        "the order": outline.stream.order_tag,
+        "what is kept": "rows" if extents is None else f"{extents.num_bytes:,} bytes that samples share",
+        "what is kept first": own.ranking.why,
+    }
