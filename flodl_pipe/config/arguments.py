@@ -23,6 +23,8 @@ _SWITCHES = ("help", "hydra_help", "resolve", "run", "multirun", "shell_completi
 _VALUES = ("cfg", "package", "config_name", "config_dir", "info")
 # What leaves no folder and no log file behind.
 _QUIET = {"hydra.run.dir": ".", "hydra.output_subdir": "null"}
+# Flags without which the overrides would mean something else.
+_KEPT_FLAGS = ("--config-dir=", "--config-name=")
 
 NO_SWEEP = (
     "--multirun under torchrun would start one sweep per rank; run the sweep outside and torchrun inside each job, "
@@ -47,6 +49,11 @@ class Arguments:
     config_dir: Path | None
     config_name: str
     runs: bool
+
+    @property
+    def kept_flags(self) -> tuple[str, ...]:
+        """The flags that another process needs, before the overrides, to compose the same config."""
+        return tuple(flag for flag in self.flags if flag.startswith(_KEPT_FLAGS))
 
 
 def torchrun_rank() -> int | None:

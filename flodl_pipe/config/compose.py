@@ -22,7 +22,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from flodl_pipe.config.allow_import import Permission
-from flodl_pipe.config.arguments import NO_SWEEP, read_arguments, recipe_word, torchrun_rank, without_folder
+from flodl_pipe.config.arguments import (
+    NO_SWEEP,
+    read_arguments,
+    recipe_word,
+    torchrun_rank,
+    without_folder,
+)
 from flodl_pipe.config.base import shown
 from flodl_pipe.config.composition import Composition
 from flodl_pipe.config.explain import explain, no_folder
@@ -31,12 +37,12 @@ from flodl_pipe.config.recipes import GROUP, with_config_dir
 from flodl_pipe.config.root import ENGINE, Config
 from flodl_pipe.errors import ConfigError, FlodlPipeError, Problem
 
-__all__ = ["instantiate_engine", "load_config", "run_folder", "run_hydra"]
+__all__ = ["check_command", "instantiate_engine", "load_config", "run_folder", "run_hydra", "typed_command"]
 
 log = logging.getLogger("flodl_pipe")
 
 # Jobs that leave no run folder behind, and how they log. So those that only print work where nothing can be written.
-_PRINTING = {"digest": "stdout", "fetch": "stdout", "plan": "stdout", "schema": "none", "verify": "stdout"}
+_PRINTING = {**dict.fromkeys(("digest", "fetch", "launch", "plan", "verify"), "stdout"), "schema": "none"}
 
 _warned: set[Path] = set()
 
@@ -67,11 +73,17 @@ def load_config(name_or_override: str, *overrides: str, config_dir: str | os.Pat
         raise ConfigError.at("", f"config_dir {config_dir}: no such folder")
     first = name_or_override
     if "=" not in first and not first.startswith(("~", "+", "[")):
-        quoted = first.replace("\\", "\\\\").replace("'", "\\'")
-        first = f"{GROUP}={first}" if re.fullmatch(r"[A-Za-z_][\w/.-]*", first) else f"{GROUP}='{quoted}'"
+        is_plain = re.fullmatch(r"[A-Za-z_][\w/.-]*", first) is not None
+        first = f"{GROUP}={first if is_plain else _in_quotes(first)}"
     _warn_of_missing()
     _warn_of_shadowed(folder)
     return Composition(tuple(recipe_word(word) for word in (first, *overrides)), folder).config()
+
+
+def _in_quotes(text: str) -> str:
+    """Return a text as Hydra's grammar reads it back."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _check_types(first: object, overrides: Sequence[object], config_dir: object) -> None:
@@ -116,9 +128,13 @@ class _Task:
 
     folder: Path | None = None
     """Of the class: the run folder while a task runs. Hydra's own record of it outlives the run."""
+    command: tuple[str, ...] | None = None
+    """Of the class: the command line of the task that runs."""
 
-    def __init__(self, run: Callable[[Config], float | None], permission: Permission) -> None:
-        self.run, self.permission = run, permission
+    def __init__(
+        self, run: Callable[[Config], float | None], permission: Permission, flags: tuple[str, ...] = ()
+    ) -> None:
+        self.run, self.permission, self.flags = run, permission, flags
         self.called = False
         self.value: float | None = None
         self.error: Exception | None = None
@@ -139,6 +155,10 @@ class _Task:
         user = next((s.path for s in settings.runtime.config_sources if s.provider == "command-line"), None)
         name = settings.job.config_name or "config"
         _Task.folder = Path(settings.runtime.output_dir)
+        _Task.command = (*self.flags, *self.permission.words)
+        if sweeps:  # this point of it, in the folder that the sweep has made for it
+            point = [str(word) for word in OmegaConf.to_container(settings.overrides.task, resolve=False) or ()]
+            _Task.command = (*self.flags, *point, f"hydra.run.dir={_in_quotes(str(_Task.folder))}")
         composition = Composition(tuple(words), Path(user) if user else None, name, self.permission)
         try:
             self.value = self.run(composition.validate(composed))
@@ -149,7 +169,7 @@ class _Task:
                 return None
             raise
         finally:
-            _Task.folder = None
+            _Task.folder = _Task.command = None
         return self.value
 
 
@@ -191,7 +211,7 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], float | None]) -> fl
     # Taken now: a sweeper adds overrides, and Hydra sets variables, that nobody typed.
     permission = Permission.typed(arguments.words)
     composition = Composition(arguments.words, arguments.config_dir, arguments.config_name, permission)
-    job = _Task(task, permission)
+    job = _Task(task, permission, arguments.kept_flags)
     if arguments.runs:
         config = composition.config()  # before Hydra makes a run folder: a refused config leaves nothing behind
         if config.job.kind in _PRINTING:
@@ -239,3 +259,22 @@ def instantiate_engine(config: Config, **arguments: Any) -> Any:
 def run_folder() -> Path | None:
     """Return the folder of the run that this process is in; None where there is none, as for :func:`load_config`."""
     return _Task.folder
+
+
+def typed_command() -> tuple[str, ...] | None:
+    """Return the command line of the job that this process runs: the flags that matter to its config, and overrides.
+
+    In a sweep they are those of this point, and its folder. None where no command line was given, as for
+    :func:`load_config`.
+    """
+    return _Task.command
+
+
+def check_command(argv: Sequence[str]) -> Config:
+    """Return the config that a command line would give, without doing what it asks.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    arguments = read_arguments(argv)
+    return Composition(arguments.words, arguments.config_dir, arguments.config_name).config()

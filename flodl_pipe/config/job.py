@@ -8,7 +8,17 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from flodl_pipe.config.base import MAX_COUNT, Count, LocalPath, NonNegative, Seed, StrictModel, fault, shown
 
-__all__ = ["DigestJob", "FetchJob", "JobConfig", "KnownSetName", "PlanJob", "RunJob", "SchemaJob", "VerifyJob"]
+__all__ = [
+    "DigestJob",
+    "FetchJob",
+    "JobConfig",
+    "KnownSetName",
+    "LaunchJob",
+    "PlanJob",
+    "RunJob",
+    "SchemaJob",
+    "VerifyJob",
+]
 
 KnownSetName = Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "shakespeare"]
 """A data set that can be downloaded."""
@@ -61,6 +71,36 @@ class PlanJob(_Steps):
 
     probe: bool = True
     """Read up to 64 MiB, for a second at most, to say how long reading takes."""
+
+
+_MAX_RANKS = 1000  # of a host, as in cluster.hosts
+
+
+def _num_ranks(value: Any) -> Any:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if number == "auto" or (type(number) is int and 1 <= number <= _MAX_RANKS):
+        return number
+    raise fault(f"must be 'auto' or an integer from 1 to {_MAX_RANKS}, got {shown(value)}")
+
+
+class LaunchJob(_Steps):
+    """Start the ranks of this host under torchrun, and say what to type on the others. Takes the keys of a run."""
+
+    kind: Literal["launch"] = "launch"
+    """Launch."""
+
+    command: Literal["run"] = "run"
+    """The job that the ranks do."""
+
+    nproc: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_num_ranks, json_schema_input_type=Literal["auto"] | Annotated[int, Field(ge=1)]),
+    ] = "auto"
+    """How many ranks to start here; auto: one for each device of this host in `cluster.hosts`, or, where no host is
+    described, one for each accelerator."""
+
+    print_only: bool = False
+    """Print the command line of every host, and start nothing."""
 
 
 def _set_names(value: Any) -> Any:
@@ -212,5 +252,7 @@ class VerifyJob(StrictModel):
     """Another number is another choice of combinations and of steps at which they are interrupted."""
 
 
-JobConfig = Annotated[RunJob | PlanJob | FetchJob | SchemaJob | DigestJob | VerifyJob, Field(discriminator="kind")]
+JobConfig = Annotated[
+    RunJob | PlanJob | FetchJob | SchemaJob | DigestJob | VerifyJob | LaunchJob, Field(discriminator="kind")
+]
 """The section, told apart by ``kind``."""

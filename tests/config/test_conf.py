@@ -5,7 +5,7 @@ import yaml
 
 from flodl_pipe.config.base import StrictModel
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, RunJob, SchemaJob, VerifyJob
+from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.places import conf_dir, recipe_dirs, recipe_names
@@ -47,6 +47,7 @@ OPTIONS = {
     "job/schema": SchemaJob,
     "job/fetch": FetchJob,
     "job/digest": DigestJob,
+    "job/launch": LaunchJob,
     "job/verify": VerifyJob,
 }
 RECIPES = sorted(recipe_dirs()[-1][1].glob("*.yaml"))

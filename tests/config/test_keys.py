@@ -25,7 +25,7 @@ def test_keys_are_spelled_as_in_yaml():
     assert "engine" in key_names(Config)
     assert key_names(children(Config, "engine")[0]) == ["_target_"]
     assert {model.__name__ for model in children(Config, "job")} == {
-        *("RunJob", "PlanJob", "SchemaJob", "FetchJob", "DigestJob", "VerifyJob")
+        *("RunJob", "PlanJob", "SchemaJob", "FetchJob", "DigestJob", "VerifyJob", "LaunchJob")
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flodl_pipe.config.compose import load_config
-from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, RunJob, SchemaJob, VerifyJob
+from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import children, key_names
 from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.config.reports import ReportsConfig
@@ -55,6 +55,7 @@ SECTIONS = {
     "custom": (of("custom", "source.factory=a:b"), "source", CustomConfig),
     "digest": ((*TOKENS, "job=digest"), "job", DigestJob),
     "fetch": ((*TOKENS, "job=fetch"), "job", FetchJob),
+    "launch": ((*TOKENS, "job=launch"), "job", LaunchJob),
     "root": (TOKENS, "", Config),
     "token_shards": (TOKENS, "source", TokenShardsConfig),
     "records": (RECORDS, "source", RecordsConfig),
