@@ -1,13 +1,14 @@
 """One RAM cache for the ranks of a host: who keeps it, how large it is, and how its memory comes to them.
 
 Under a uniform order every rank comes to ask for every sample, so what one of a host has read serves all of it. While
-a loader is built, all ranks of the run meet twice::
+a loader is built, all ranks of the run meet three times::
 
-    each rank: how much it may hold, what its samples are      -->  the same arithmetic on all: K samples, together
-    the first of a host makes the memory and hands it to the others
-    each rank: whether it has it                               -->  all of a host use it, or each keeps its own
+    each rank tells how much it may hold, and what its samples are   -->  the same arithmetic on all: K samples together
+    the first of a host has made memory, the others have a line to it?    -->  it is handed over
+    each rank has it?                                                     -->  all of a host use it, or none
 
-A rank that cannot be built comes to the first meeting all the same, and says why: nobody waits for it.
+A rank that cannot be built comes to the first meeting all the same, and says why; and nothing is handed over before
+all have said that they are there. So nobody waits for a rank that has failed.
 """
 
 import contextlib
@@ -15,54 +16,36 @@ import logging
 import os
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ClusterError, SourceError
+from flodl_pipe.loader.host_joining import Joining, SharedTier
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.loader.tiers import TierPlan
 from flodl_pipe.sources.protocol import RaggedSource
-from flodl_pipe.staging.ram_cache import memory_file_bytes, shared_bytes
-from flodl_pipe.staging.shared_fill import HostPart
-from flodl_pipe.staging.shared_handover import Listener, receive
-from flodl_pipe.staging.shared_memory import SharedMemory, memory_file
-from flodl_pipe.staging.shared_room import Together
+from flodl_pipe.staging.ram_cache import shared_bytes
+from flodl_pipe.staging.shared_handover import Listener
 from flodl_pipe.units import format_bytes
 
 if TYPE_CHECKING:
     from flodl_pipe.cluster.world import World
 
-__all__ = ["HostMeeting", "SharedTier", "why_not_together"]
+__all__ = ["HostMeeting", "why_not_together"]
 
 _log = logging.getLogger("flodl_pipe")
 
 # A set that is this small is kept by each rank for itself, whole: it is gathered from faster then, field by field.
 _OWN_SET_BYTES = 256 << 20
-# Handing memory over takes milliseconds; a rank that has died is told by name at the second meeting.
-_HANDOVER_S = 60.0
 # By which process a world was used first. In a fork of it, which has no connections of its own, nobody meets.
 _used_by: "weakref.WeakKeyDictionary[World, int]" = weakref.WeakKeyDictionary()
-
-
-@final
-class SharedTier(NamedTuple):
-    """What a rank has of a RAM cache that its host keeps together.
-
-    Attributes:
-        tiers: The plan of the tiers with it.
-        part: Its memory.
-        why: How large it is and for whom, in words.
-    """
-
-    tiers: TierPlan
-    part: HostPart
-    why: str
 
 
 @final
@@ -109,12 +92,12 @@ class HostMeeting:
         own = outline.tiers_together(taken_bytes, None)
         off = self._why_not or _off(outline, own, config)
         offer: dict[str, Any] = {"off": off, "room": own.room_bytes or 0, "token": ""}
-        with ExitStack() as open_until_met:
+        with ExitStack() as until_met:
             listener = None
             if off is None:
                 offer["facts"] = _facts(outline, own)
                 try:
-                    listener = open_until_met.enter_context(Listener())
+                    listener = until_met.enter_context(Listener())
                     offer["token"] = listener.token
                 except OSError as error:
                     offer["refused"] = str(error)
@@ -128,16 +111,17 @@ class HostMeeting:
                 self._tell_off(offers, hosts)
                 return None
             mine = groups[world.members[world.rank].host]
-            found: SharedTier | None = None
-            answer: dict[str, Any] = {}
+            joining = None
             if len(mine) > 1 and world.rank in mine:
-                try:
-                    found = self._join(outline, taken_bytes, offers, mine, listener)
-                    answer["range"] = [found.tiers.ram.first_rank, found.tiers.ram.num_rows]
-                except Exception as error:  # noqa: BLE001 - whatever it is, all of the host must hear of it
-                    answer["refused"] = f"{error}"
-            answers = world.gather(answer, "the memory of the host's RAM cache")
-        return self._settle(answers, mine, found)
+                tiers = partial(outline.tiers_together, taken_bytes)
+                joining = Joining(outline.source, tiers, offers, mine, world.rank, listener)
+                until_met.callback(joining.close)
+            answers = world.gather(_tried(joining, Joining.prepare), "the memory of the host's RAM cache")
+            if joining is not None and not _refusals(answers, mine):
+                answers = world.gather(_tried(joining, Joining.take), "the RAM cache of the host")
+            else:
+                world.gather({}, "the RAM cache of the host")
+        return None if joining is None else self._settle(answers, mine, joining)
 
     def _gather(self, offer: dict[str, Any]) -> list[dict[str, Any]]:
         world, self._world = self._world, None  # whatever comes of it, it happens once
@@ -145,45 +129,11 @@ class HostMeeting:
         found: list[dict[str, Any]] = world.gather(offer, "what each rank may hold of its host's memory")
         return found
 
-    def _join(
-        self,
-        outline: Outline,
-        taken_bytes: int,
-        offers: Sequence[Mapping[str, Any]],
-        group: Sequence[int],
-        listener: Listener | None,
-    ) -> SharedTier:
-        """Plan the cache, and get its memory."""
-        rank, (first, *_) = self._context.rank, group
-        room = Together(sum(offers[one]["room"] for one in group), offers[rank]["room"], len(group))
-        tiers = outline.tiers_together(taken_bytes, room)
-        if not tiers.ram.num_rows:
-            raise OSError(f"{format_bytes(room.room_bytes)} of the ranks together is not enough for a sample")
-        num_bytes = memory_file_bytes(
-            outline.source, tiers.ranking, first_rank=tiers.ram.first_rank, num_ranks=tiers.ram.num_rows
-        )
-        token = offers[first]["token"]
-        if not token:
-            raise OSError(offers[first]["refused"])
-        place = group.index(rank)
-        with nullcontext() if listener is None else listener:  # whatever happens: nobody waits for one that is closed
-            gives = listener if rank == first else None
-            descriptor = receive(token, place, _HANDOVER_S) if gives is None else memory_file(num_bytes)
-            try:
-                if gives is not None:
-                    gives.hand_over(descriptor, set(range(1, len(group))), _HANDOVER_S)
-                part = HostPart(SharedMemory(descriptor, num_bytes), place, len(group))
-            finally:
-                os.close(descriptor)
-        return SharedTier(tiers, part, tiers.ram.why)
-
     def _settle(
-        self, answers: Sequence[Mapping[str, Any]], group: Sequence[int], found: SharedTier | None
+        self, answers: Sequence[Mapping[str, Any]], group: Sequence[int], joining: Joining
     ) -> SharedTier | None:
         """Return the cache if every rank of the host has it."""
-        if len(group) < 2 or self._context.rank not in group:
-            return None
-        refused = {rank: answers[rank]["refused"] for rank in group if "refused" in answers[rank]}
+        refused = _refusals(answers, group)
         is_first = self._context.rank == group[0]
         if refused:
             if is_first:
@@ -193,13 +143,13 @@ class HostMeeting:
                     *(len(group), "; ".join(f"rank {rank}: {why}" for rank, why in refused.items())),
                 )
             return None
-        if len({tuple(answers[rank]["range"]) for rank in group}) > 1:
-            ranges = {rank: tuple(answers[rank]["range"]) for rank in group}
+        ranges = {rank: tuple(answers[rank]["range"]) for rank in group}
+        if len(set(ranges.values())) > 1:
             raise ClusterError(f"the ranks of a host must keep the same samples together, got {ranges}")
-        assert found is not None
+        assert joining.found is not None
         if is_first:
-            _log.info("RAM cache: %s", found.why)
-        return found
+            _log.info("RAM cache: %s", joining.found.why)
+        return joining.found
 
     def _require_built(self, offers: Sequence[Mapping[str, Any]]) -> None:
         world = self._context.world
@@ -235,6 +185,20 @@ class HostMeeting:
             if len(ranks) > 1 and ranks[0] == self._context.rank:
                 why = offers[ranks[0]]["off"] or "other ranks of this host keep nothing in it"
                 _log.info("RAM cache: each of the %d ranks of this host keeps its own: %s", len(ranks), why)
+
+
+def _tried(joining: Joining | None, step: Callable[[Joining], dict[str, Any]]) -> dict[str, Any]:
+    """Return what to tell the others of a step; all of the host must hear of it, whatever goes wrong."""
+    if joining is None:
+        return {}
+    try:
+        return step(joining)
+    except Exception as error:  # noqa: BLE001 - it is told by the first rank of the host
+        return {"refused": f"{error}"}
+
+
+def _refusals(answers: Sequence[Mapping[str, Any]], group: Sequence[int]) -> dict[int, str]:
+    return {rank: answers[rank]["refused"] for rank in group if "refused" in answers[rank]}
 
 
 def why_not_together(sampling: SamplingConfig) -> str | None:

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Self, final
 
-__all__ = ["Listener", "receive"]
+__all__ = ["Line", "Listener"]
 
 _HALF = 32
 _PLACE = struct.Struct("=I")
@@ -93,30 +93,57 @@ class Listener:
         return int(_PLACE.unpack(message[_HALF:])[0])
 
 
-def receive(token: str, place: int, timeout_s: float) -> int:
-    """Get a memory file, and return its descriptor, which is the caller's.
+@final
+class Line:
+    """A line to the listener, on which a memory file will come. It is there at once, whatever the listener does now.
 
     Args:
         token: The listener's.
         place: Which of the host's ranks this is.
-        timeout_s: How long it is waited for.
 
     Raises:
-        OSError: if there is no such listener, it is another user's, or it gives nothing.
+        OSError: if there is no such listener, or it is another user's.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.settimeout(timeout_s)
-        line.connect(_address(token))
-        if _user(line) != os.getuid():
-            raise OSError(errno.EPERM, "the socket of the host's ranks belongs to another user")
+
+    def __init__(self, token: str, place: int) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.settimeout(_GREETING_S)  # where more have come than the system lets wait
+            self._socket.connect(_address(token))
+            _require_own(self._socket)
+            self._socket.send(_secret(token) + _PLACE.pack(place))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def receive(self, timeout_s: float) -> int:
+        """Get the file, and return its descriptor, which is the caller's.
+
+        Args:
+            timeout_s: How long it is waited for.
+
+        Raises:
+            OSError: if none comes.
+        """
+        self._socket.settimeout(timeout_s)
         descriptors: list[int] = []
         with contextlib.suppress(ConnectionError):
-            line.send(_secret(token) + _PLACE.pack(place))
-            _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+            _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
         if not descriptors:
             raise OSError(errno.ECONNRESET, "the first rank of this host turned this one away, or has ended")
         os.set_inheritable(descriptors[0], False)  # recv_fds of Python 3.11 forgets the flag for it
         return descriptors[0]
+
+
+def _require_own(line: socket.socket) -> None:
+    if _user(line) != os.getuid():
+        raise OSError(errno.EPERM, "the socket of the host's ranks belongs to another user")
 
 
 def _address(token: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from flodl_pipe.staging import shared_handover, shared_memory
 from flodl_pipe.staging.shared_fence import membarrier, memory_fence
-from flodl_pipe.staging.shared_handover import Listener, receive
+from flodl_pipe.staging.shared_handover import Line, Listener
 from flodl_pipe.staging.shared_memory import SharedMemory, memory_file
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs memory files")
@@ -152,6 +152,11 @@ def test_who_does_not_know_the_secret_or_says_nothing_is_turned_away(monkeypatch
     assert not os.get_inheritable(got)
     os.close(got)
     os.close(descriptor)
+
+
+def receive(token: str, place: int, timeout_s: float) -> int:
+    with Line(token, place) as line:
+        return line.receive(timeout_s)
 
 
 @pytest.mark.parametrize("side", ["who comes", "who gives"])
