@@ -47,7 +47,7 @@ _ANOTHER_DISK = "look at the disk (dmesg), or set loader.disk_stage_dir to a fol
 
 
 class Ranks(Protocol):
-    """Says at which rank each sample stands; every sample has a rank of its own."""
+    """Says at which rank each sample stands; those that may be held have ranks of their own."""
 
     def ranks(self, indices: IndexArray) -> IndexArray:
         """Return the rank of each sample, int64, shape ``(K,)``."""

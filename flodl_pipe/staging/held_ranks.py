@@ -21,7 +21,8 @@ class HeldRanks:
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
-        self._held = np.zeros(len(ranking), dtype=np.bool_)
+        # One more than there are ranks: samples without one are looked up there, and never held.
+        self._held = np.zeros(len(ranking) + 1, dtype=np.bool_)
         self.count = 0
 
     def of(self, ranks: IndexArray) -> BoolArray:

@@ -28,7 +28,7 @@ from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.staging.ram_extents import ExtentArena, run_bytes
 from flodl_pipe.staging.ram_reading import RowReading
 from flodl_pipe.staging.ram_rows import RowArena, row_arena_sizes
-from flodl_pipe.staging.ranking import Ranking, StorageOrder
+from flodl_pipe.staging.ranking import Ranking
 from flodl_pipe.staging.shared_extents import SharedExtents, shared_extent_sizes
 from flodl_pipe.staging.shared_fill import HostPart, RowChunks, chunk_rows, num_chunks
 from flodl_pipe.staging.shared_memory import SharedMemory
@@ -280,7 +280,7 @@ def shared_bytes(source: Source, ranking: Ranking) -> Extents | None:
 
 
 def _first_rank(ranking: Ranking, num_ranks: int, skip_ranks: int) -> int:
-    return len(ranking) - num_ranks if isinstance(ranking, StorageOrder) else skip_ranks
+    return len(ranking) - num_ranks if ranking.is_even else skip_ranks
 
 
 def _extent_bytes(extents: Extents, ranking: Ranking, first_rank: int, num_ranks: int) -> int:

@@ -25,7 +25,7 @@ from flodl_pipe.staging.growth import Growth
 from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.staging.ragged_cascade import columns_bytes
 from flodl_pipe.staging.ram_cache import RankRange
-from flodl_pipe.staging.ranking import Ranking, StorageOrder
+from flodl_pipe.staging.ranking import Ranking
 
 __all__ = ["RaggedCache", "ragged_rows_fitting"]
 
@@ -43,7 +43,7 @@ def ragged_rows_fitting(source: RaggedSource, ranking: Ranking, grant_bytes: int
     """
     each = _sample_bytes(source) + _table_bytes(source)
     num_ranks = min(max(0, len(ranking) - skip_ranks), int(max(0, grant_bytes - 1) // each))
-    first_rank = len(ranking) - num_ranks if isinstance(ranking, StorageOrder) else skip_ranks
+    first_rank = len(ranking) - num_ranks if ranking.is_even else skip_ranks
     return RankRange(first_rank, num_ranks, math.ceil(num_ranks * each) + 1 if num_ranks else 0)
 
 

@@ -1,9 +1,10 @@
 """Ranks: which samples a tier should hold first. A tier holds a range of them, so membership is arithmetic.
 
 Where every sample comes once an epoch, no choice of samples is better than another, and the cheapest is a range in
-storage order: a sample's rank is its index. Where some are drawn more often than others, those go first.
+storage order: a sample's rank is its index. Where some are drawn more often than others, those go first. Where a rank of
+the run never asks for some, those have no rank (:mod:`flodl_pipe.staging.lane_ranking`).
 
-Shape letters: ``K`` samples asked for, ``N`` samples, ``P`` parts.
+Shape letters: ``K`` samples asked for, ``N`` samples, ``R`` of them with a rank, ``P`` parts.
 """
 
 from collections.abc import Sequence
@@ -25,20 +26,28 @@ class Run(NamedTuple):
 
 
 class Ranking(Protocol):
-    """A bijection between the samples of a source and the ranks ``0 .. N - 1``."""
+    """A bijection between samples of a source and the ranks ``0 .. R - 1``; mostly all samples, ``R = N``."""
 
     held_bytes: int
     """Memory that its tables take."""
+
+    is_even: bool
+    """Whether no sample is worth more than another, so that tiers may take ranges from both ends."""
+
+    is_part: bool
+    """Whether some samples have no rank. Theirs is ``R``, which no tier holds."""
 
     why: str
     """Which samples come first, and why, in words."""
 
     def __len__(self) -> int:
-        """Return ``N``."""
+        """Return ``R``."""
         ...
 
     def ranks(self, indices: IndexArray) -> IndexArray:
         """Return the rank of samples, int64, shape ``(K,)``; what is no sample is refused, or has a rank that is none.
+
+        A sample without a rank has ``R``.
 
         Raises:
             IndexError: if an index is not in ``[0, N)``, where that has to be looked at.
@@ -65,6 +74,7 @@ class StorageOrder:
     def __init__(self, num_samples: int) -> None:
         self._num_samples = num_samples
         self.held_bytes = 0
+        self.is_even, self.is_part = True, False
         self.why = "storage order: no sample is drawn more often than another"
 
     def __len__(self) -> int:
@@ -100,6 +110,7 @@ class ByWeight:
         self._ranks = np.empty_like(self._samples)
         self._ranks[self._samples] = np.arange(len(weights), dtype=dtype)
         self.held_bytes = self._samples.nbytes + self._ranks.nbytes
+        self.is_even = self.is_part = False
         self.why = "by weight: the heaviest samples are drawn most often"
 
     def __len__(self) -> int:
@@ -159,6 +170,7 @@ class ByParts:
         self._shifts = np.empty_like(self._rank_shifts)
         self._shifts[ranked] = -self._rank_shifts
         self.held_bytes = 0  # a few words a part
+        self.is_even = self.is_part = False
         self.why = "by draw rate of the parts, then storage order"
 
     def __len__(self) -> int:
