@@ -105,7 +105,7 @@ class _SortedHashes:
         mix_words(hashes)
         hashes ^= mix_words(words ^ np.uint64(GOLDEN_GAMMA))[:, np.newaxis]
         mix_words(hashes)
-        # Every step above is a bijection of words, so no two hashes of a member are equal and any sort gives this order.
+        # Every step above is a bijection of words: no two hashes of a member are equal, and any sort gives this order.
         order = np.argsort(hashes, axis=1).astype(np.int32)
         if num_larger:
             # Smaller members lack the last items: those that they have move up, in their order.

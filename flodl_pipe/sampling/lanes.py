@@ -8,9 +8,9 @@ Samples are dealt once into ``V`` lanes. An epoch shuffles each lane by itself, 
     shuffled    4 3 .. | 0 5 .. | 6 1 .. | 7 2 ..  each by a key of the lane and the epoch
     epoch     | 4 0 6 7 | 3 5 1 2 | ...            blocks of m rows of lane 0, m of lane 1, ...; here m = 1
 
-A block is a global batch of the run's first start, so a rank's share of it, cut between lanes, is some lanes as a whole,
-the same in every step: what a rank keeps in its tiers it asks for again. Which ranks there are, and what share each has,
-decides who takes which lanes, and nothing else.
+A block is a global batch of the run's first start, so a rank's share of it, cut between lanes, is some lanes as a
+whole, the same in every step: what a rank keeps in its tiers it asks for again. Which ranks there are, and what share
+each has, decides who takes which lanes, and nothing else.
 
 What fills no block stands at the end: a block of fewer rows, and then what the first lanes have more than the others.
 

@@ -1,8 +1,8 @@
 """Ranks: which samples a tier should hold first. A tier holds a range of them, so membership is arithmetic.
 
 Where every sample comes once an epoch, no choice of samples is better than another, and the cheapest is a range in
-storage order: a sample's rank is its index. Where some are drawn more often than others, those go first. Where a rank of
-the run never asks for some, those have no rank (:mod:`flodl_pipe.staging.lane_ranking`).
+storage order: a sample's rank is its index. Where some are drawn more often than others, those go first. Samples that
+a process of the run never asks for have no rank (:mod:`flodl_pipe.staging.lane_ranking`).
 
 Shape letters: ``K`` samples asked for, ``N`` samples, ``R`` of them with a rank, ``P`` parts.
 """

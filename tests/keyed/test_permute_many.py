@@ -70,7 +70,7 @@ def test_sizes_reach_2_to_the_62(members, items):
     [((0, 5), {}), ((5, 0), {}), ((5, 5), {"num_larger": 5}), ((5, 5), {"step": 0}), ((4, 2**60 + 1), {})],
 )
 def test_sizes_out_of_range_are_refused(sizes, options):
-    with pytest.raises(ValueError, match="permutations|members need"):
+    with pytest.raises(ValueError, match=r"permutations|members need"):
         permutations(*sizes, **options)
 
 
