@@ -1,112 +1,19 @@
 """Section ``cluster``: the hosts of a run, how much each of their devices takes, and how they find each other."""
 
-import math
-import re
-from collections import Counter
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from flodl_pipe.config.base import Count, LocalPath, NonNegative, StrictModel, fault, shown
+from flodl_pipe.config.base import Count, NonNegative, StrictModel, fault, shown
+from flodl_pipe.config.cluster_host import ANY_HOST, MAX_LOCAL_RANKS, GpuRamShare, HostConfig, Ratios, matching
 
-__all__ = ["ClusterConfig", "HostConfig", "RendezvousConfig"]
+__all__ = ["MAX_LOCAL_RANKS", "ClusterConfig", "HostConfig", "RendezvousConfig"]
 
-_DEVICE = r"cpu|simulated|mps|(cuda|xpu)(:\d{1,3})?"
-MAX_LOCAL_RANKS = 1024
-"""Most devices of one host."""
+_RUN_ID = r"[A-Za-z0-9._-]{1,128}"
 
-
-def _devices(value: Any) -> Any:
-    rule = "must be how many there are, or a list of them: numbers, cuda:0, xpu:1, cpu, simulated"
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not 1 <= value <= MAX_LOCAL_RANKS:
-            raise fault(f"must be from 1 to {MAX_LOCAL_RANKS}, got {value}")
-        return value
-    if not isinstance(value, list | tuple) or not value:
-        raise fault(f"{rule}, got {shown(value)}")
-    for item in value:
-        is_number = isinstance(item, int) and not isinstance(item, bool) and item >= 0
-        if not is_number and not (isinstance(item, str) and re.fullmatch(_DEVICE, item)):
-            raise fault(f"{rule}, got {shown(item)} in the list")
-    named = Counter(f"cuda:{item}" if isinstance(item, int) else item for item in value)
-    twice = [name for name, count in named.items() if count > 1 and name not in ("cpu", "simulated")]
-    if twice:
-        raise fault(f"must name each device once, got {twice[0]} {named[twice[0]]} times; one rank has one device")
-    return list(value)
-
-
-def _ratios(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not value:
-        raise fault(f"must be a list of numbers above 0, or null, got {shown(value)}")
-    for item in value:
-        is_number = isinstance(item, int | float) and not isinstance(item, bool)
-        if not is_number or not math.isfinite(item) or item <= 0:
-            raise fault(
-                f"must be numbers above 0, got {shown(item)} in the list; leave out a device that takes nothing"
-            )
-    return list(value)
-
-
-Devices = Annotated[
-    int | list[int | str],
-    BeforeValidator(_devices, json_schema_input_type=Annotated[int, Field(ge=1)] | list[int | str]),
-]
-"""How many devices a host has, or which."""
-
-Ratios = Annotated[list[int | float], BeforeValidator(_ratios, json_schema_input_type=list[float])]
-"""How much each rank takes, in any unit."""
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
-"""A host's name or address."""
-
-GpuRamShare = Annotated[float, Field(gt=0.0, le=4.0)]
-
-
-class HostConfig(StrictModel):
-    """One host."""
-
-    name: Name
-    """Its name: what `hostname` prints there, or what `FLODL_PIPE_HOST` says."""
-
-    address: Annotated[str, Field(min_length=1)] | None = None
-    """Where the other hosts reach it; null: its name."""
-
-    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$")] | None = None
-    """Network interface that reaches the others (`eth0`); null: torch chooses."""
-
-    devices: Devices = 1
-    """How many devices it has, each with a rank, or a list of them."""
-
-    ratios: Ratios | None = None
-    """How much each of its devices takes of a global batch; null: as much as any other."""
-
-    gpu_ram_share: GpuRamShare | None = None
-    """Share of its memory that an integrated GPU may take; null: that of the cluster."""
-
-    data_dir: LocalPath | None = None
-    """Folder of data sets there; null: that of the recipe."""
-
-    count: Annotated[Count, Field(le=65536)] = 1
-    """How many such hosts there are, for plans of large clusters: NAME-0, NAME-1 and so on."""
-
-    @property
-    def num_devices(self) -> int:
-        """Ranks of one such host."""
-        return self.devices if isinstance(self.devices, int) else len(self.devices)
-
-    @model_validator(mode="after")
-    def _a_ratio_for_each_device(self) -> "HostConfig":
-        if self.ratios is not None and len(self.ratios) != self.num_devices:
-            raise fault(
-                f"must have one number for each of the {self.num_devices} devices of {self.name}, got "
-                f"{len(self.ratios)}: {self.ratios}",
-                at=["ratios"],
-            )
-        return self
+MAX_RANKS = 65_536
+"""Most ranks that may be described."""
 
 
 class RendezvousConfig(StrictModel):
@@ -118,7 +25,7 @@ class RendezvousConfig(StrictModel):
     port: Annotated[int, Field(ge=1, le=65535)] = 29400
     """Port of the first host."""
 
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")] | None = None
+    id: Annotated[str, matching(_RUN_ID, "must be of letters, digits, '.', '-' and '_', at most 128")] | None = None
     """Name of the run, the same on all hosts; null: made from the command."""
 
     min_hosts: Count | None = None
@@ -163,57 +70,91 @@ class ClusterConfig(StrictModel):
     """How long a rank waits for the others before it gives up, and says who is missing."""
 
     @property
+    def num_hosts(self) -> int:
+        """Described hosts."""
+        return sum(host.count for host in self.hosts)
+
+    @property
     def num_ranks(self) -> int | None:
         """Ranks of the described hosts; None where none is described."""
         return sum(host.num_devices * host.count for host in self.hosts) or None
 
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Return what was set and has no effect: keys, and what to say about them."""
+        changed = [
+            key
+            for key in ("balance_every_steps", "max_rows")
+            if self.balance == "fixed" and getattr(self, key) != type(self).model_fields[key].default
+        ]
+        return tuple((key, f"{getattr(self, key)}, no effect: cluster.balance=fixed") for key in changed)
+
     @model_validator(mode="after")
     def _hosts_are_told_apart(self) -> "ClusterConfig":
-        for field in ("name", "address"):
-            seen = Counter(getattr(host, field) for host in self.hosts if getattr(host, field) is not None)
-            for place, host in enumerate(self.hosts):
-                value = getattr(host, field)
-                if value is not None and seen[value] > 1:
+        for place, host in enumerate(self.hosts):
+            if host.name == ANY_HOST and len(self.hosts) > 1:
+                raise fault(
+                    f"{ANY_HOST} is each host to itself, and these are {len(self.hosts)}; give it the name that "
+                    "`hostname` prints there",
+                    at=["hosts", place, "name"],
+                )
+        num_ranks = self.num_ranks or 0
+        if num_ranks > MAX_RANKS:
+            raise fault(f"must have at most {MAX_RANKS:,} devices together, got {num_ranks:,}", at=["hosts"])
+        remedy = "give each host its own, and a host with several GPUs more devices"
+        for field, said in (("name", self._names()), ("address", self._addresses())):
+            first: dict[str, int] = {}
+            for place, value in said:
+                if value in first:
+                    has_key = field == "name" or self.hosts[place].address is not None
                     raise fault(
-                        f"{shown(value)} is the {field} of {seen[value]} hosts; give each its own, or one host more "
-                        "devices",
-                        at=["hosts", place, field],
+                        f"{shown(value)} is the {field} of hosts[{first[value]}] too; {remedy}",
+                        at=["hosts", place, field if has_key else "name"],
                     )
+                first[value] = place
         return self
+
+    def _names(self) -> Iterator[tuple[int, str]]:
+        yield from ((place, name) for place, host in enumerate(self.hosts) for name in host.names())
+
+    def _addresses(self) -> Iterator[tuple[int, str]]:
+        for place, host in enumerate(self.hosts):
+            yield from ((place, host.address or name) for name in host.names())
 
     @model_validator(mode="after")
     def _ratios_are_said_once(self) -> "ClusterConfig":
         silent = [place for place, host in enumerate(self.hosts) if host.ratios is None]
         told = len(self.hosts) - len(silent)
         if told and self.partition_ratios is not None:
-            raise fault("is set, and so are ratios of hosts; say it in one of the two places", at=["partition_ratios"])
+            raise fault(
+                f"{shown(self.partition_ratios)} is set, and so are ratios of hosts; say it in one of the two places",
+                at=["partition_ratios"],
+            )
         if told and silent:
             place = silent[0]
             raise fault(
-                f"is null for {self.hosts[place].name} and set for {told} of the {len(self.hosts)} hosts; give ratios "
-                "for every host or for none",
+                f"must be set too: it is null for {self.hosts[place].name} and set for {told} of the "
+                f"{len(self.hosts)} hosts; give ratios for every host or for none",
                 at=["hosts", place, "ratios"],
             )
         num_ranks = self.num_ranks
         if self.partition_ratios is not None and num_ranks is not None and len(self.partition_ratios) != num_ranks:
             raise fault(
                 f"must have one number for each of the {num_ranks} devices of the hosts, got "
-                f"{len(self.partition_ratios)}",
+                f"{len(self.partition_ratios)}: {shown(self.partition_ratios)}",
                 at=["partition_ratios"],
             )
         return self
 
     @model_validator(mode="after")
     def _enough_hosts(self) -> "ClusterConfig":
-        least, num_hosts = self.rendezvous.min_hosts, sum(host.count for host in self.hosts)
-        if least is not None and least > max(1, num_hosts):
-            raise fault(
-                f"must be at most the {num_hosts} hosts that are described, got {least}",
-                at=["rendezvous", "min_hosts"],
-            )
-        if least is not None and self.rendezvous.backend == "static":
-            raise fault(
-                f"{least} has no meaning with backend=static, which needs all hosts; set backend=c10d",
-                at=["rendezvous", "min_hosts"],
-            )
+        least = self.rendezvous.min_hosts
+        if least is None:
+            return self
+        at = ["rendezvous", "min_hosts"]
+        if least > 1 and not self.hosts:
+            raise fault(f"{least} has no meaning while no host is described; describe them in cluster.hosts", at=at)
+        if least > max(1, self.num_hosts):
+            raise fault(f"must be at most {self.num_hosts}, the hosts that are described, got {least}", at=at)
+        if self.rendezvous.backend == "static":
+            raise fault(f"{least} has no meaning with backend=static, which needs all hosts; set backend=c10d", at=at)
         return self

@@ -84,7 +84,9 @@ def trace(loader: ConfigLoaderImpl, config_name: str, words: Sequence[str]) -> d
 
 
 def setter(places: dict[Key, str], key: Key) -> str | None:
-    """Return where a key was set: an item of a list stands where its list does, a section where its first key does."""
-    while key and key not in places and isinstance(key[-1], int):
+    """Return where a key was set: an item of a list, and what is left out of it, stands where the item or the list
+    does, a section where its first key does.
+    """
+    while key and key not in places and any(isinstance(part, int) for part in key):
         key = key[:-1]
     return places.get(key) or next((place for known, place in places.items() if known[: len(key)] == key), None)

@@ -99,7 +99,9 @@ def problem_from(error: ErrorDetails, where: Where) -> Problem:
         message = _unknown_key(error["loc"])
     elif rule in ("missing", "union_tag_not_found"):
         key = key if rule == "missing" else (*key, "kind")
-        return Problem(dotted(key), "required, but not set")
+        # What is left out stands nowhere, but an item of a list that it is left out of does.
+        place = where(key) if any(isinstance(part, int) for part in key) else None
+        return Problem(dotted(key), "required, but not set", place)
     elif rule == "union_tag_invalid":
         key = (*key, "kind")
         kinds = [kind.strip(" '") for kind in context["expected_tags"].split(",")]
