@@ -7,13 +7,15 @@ all, so nobody has to tell where a piece lies.
 There are no locks in it. A process that dies while it holds one would stop the others.
 """
 
-import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import final
 
@@ -27,6 +29,7 @@ __all__ = ["SharedMemory", "memory_file"]
 # Pieces begin at large pages, so that they can be joined to such. Of address space there is enough.
 _ALIGNMENT = 2 << 20
 _SEALED = 0x0001 | 0x0002 | 0x0004  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
+_PROT_NONE, _MAP_FIXED = 0, 0x10
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 _OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 
@@ -75,13 +78,8 @@ class SharedMemory:
         if fence is None:
             raise OSError(errno.ENOSYS, "this system has no memory barrier (membarrier) for programs to use")
         self.fence: Callable[[], None] = fence
-        try:
-            memory = mmap.mmap(descriptor, size)
-        except (OverflowError, ValueError) as error:
-            raise OSError(errno.ENOMEM, str(error)) from error
-        # The map keeps itself alive through the arrays, and goes away with the last of them.
-        self._bytes: ByteArray = np.frombuffer(memory, np.uint8)
-        self._map = memory
+        # The map is kept alive by the arrays, and goes away with the last of them.
+        self._bytes: ByteArray = np.asarray(_Map(descriptor, size))
         self._next = 0
 
     @staticmethod
@@ -107,10 +105,50 @@ class SharedMemory:
             raise ValueError(
                 f"a piece of {num_bytes:,} bytes at {begin:,} is beyond the {len(self._bytes):,} there are"
             )
-        if num_bytes:
-            with contextlib.suppress(OSError, AttributeError):  # where the kernel offers it
-                self._map.madvise(mmap.MADV_NOHUGEPAGE if scattered else mmap.MADV_HUGEPAGE, begin, num_bytes)
-        return self._bytes[begin : begin + num_bytes]
+        piece = self._bytes[begin : begin + num_bytes]
+        if num_bytes:  # advice, which a kernel without such pages refuses
+            address = piece.__array_interface__["data"][0]
+            _libc().madvise(address, num_bytes, mmap.MADV_NOHUGEPAGE if scattered else mmap.MADV_HUGEPAGE)
+        return piece
+
+
+@final
+class _Map:
+    """A shared map of a file at an address where its large pages can be large pages of this process as well.
+
+    The kernel chooses such an address for some files and sizes only. So more is reserved, and the map put inside.
+    """
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        libc = _libc()
+        reserved_bytes = _aligned(num_bytes) + _ALIGNMENT
+        reserved = libc.mmap(None, reserved_bytes, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        _require_mapped(reserved)
+        address = _aligned(reserved)
+        done = libc.mmap(
+            address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0
+        )
+        # All of it goes at once: what is left around the map takes address space, and no memory.
+        weakref.finalize(self, libc.munmap, reserved, reserved_bytes).atexit = False
+        _require_mapped(done)
+        self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1", "data": (address, False)}
+
+
+def _require_mapped(address: int | None) -> None:
+    if address is None or address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    size, address, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    libc.mmap.argtypes = (address, size, whole, whole, whole, ctypes.c_int64)
+    libc.mmap.restype = address
+    libc.munmap.argtypes = (address, size)
+    libc.madvise.argtypes = (address, size, whole)
+    return libc
 
 
 def _aligned(num_bytes: int) -> int:
