@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from flodl_pipe.config.base import MAX_COUNT, Count, LocalPath, NonNegative, Seed, StrictModel, fault, shown
+from flodl_pipe.config.per_place import PerDevice, SizePerPlace, SomeBytes
 
 __all__ = [
     "DigestJob",
@@ -71,6 +72,38 @@ class PlanJob(_Steps):
 
     probe: bool = True
     """Read up to 64 MiB, for a second at most, to say how long reading takes."""
+
+    num_samples: Count | None = None
+    """Samples of data that is not there yet, for a plan of described hosts; needs `sample_bytes`."""
+
+    sample_bytes: SomeBytes | None = None
+    """Bytes of a sample as stored, of data that is not there yet."""
+
+    host_ram: SizePerPlace = None
+    """Memory that each described host has free; a number, or one for each entry of `cluster.hosts` or each host."""
+
+    device_memory: SizePerPlace = None
+    """Memory that each device has free beside the model; a number, or one for each entry, each device, each rank."""
+
+    read_bytes_per_s: SizePerPlace = None
+    """What a host can read of the data in a second, from its disk or over its network; a number or a list by host."""
+
+    samples_per_s: PerDevice = None
+    """Samples that each device trains on in a second; a number, or one for each entry, each device, each rank."""
+
+    step_overhead_s: Annotated[float, Field(ge=0.0)] = 0.0
+    """What a step takes on every rank however few rows it has."""
+
+    @model_validator(mode="after")
+    def _stand_ins_go_together(self) -> "PlanJob":
+        for key, other in (("num_samples", "sample_bytes"), ("sample_bytes", "num_samples")):
+            if getattr(self, key) is not None and getattr(self, other) is None:
+                raise fault(
+                    f"must be set too: {key} stands in for data that is not there, and says half of it; or leave {key} "
+                    "at null",
+                    at=[other],
+                )
+        return self
 
 
 _MAX_RANKS = 1000  # of a host, as in cluster.hosts
