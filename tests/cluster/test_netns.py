@@ -1,0 +1,170 @@
+"""Two hosts that really are two, as far as the network goes: namespaces joined by one cable, with no way out.
+
+The lines that a launch prints are given to a shell in each of them, as they are.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flodl_pipe.cluster.launch import host_commands, torchrun_words
+from flodl_pipe.config.cluster import ClusterConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RANK = """
+import os, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+names = [None] * dist.get_world_size()
+dist.all_gather_object(names, f"{os.environ['FLODL_PIPE_HOST']}/{os.environ['LOCAL_RANK']}")
+if dist.get_rank() == 0:
+    print("ranks:", *sorted(names), flush=True)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+num_steps = 5 if sys.argv[1] == "few" or dist.get_world_size() == 2 else 1000
+for _ in range(num_steps):
+    model(torch.ones(1, 8)).sum().backward()
+    time.sleep(0.1)
+print("done", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+time.sleep(0.3)
+"""
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
+
+
+class Hosts:
+    """The two namespaces, and what runs in them."""
+
+    def __init__(self, folder):
+        mark = os.getpid()
+        self.names = {"a": f"flodl-a-{mark}", "b": f"flodl-b-{mark}"}
+        self.interfaces = {"a": f"fpa{mark}", "b": f"fpb{mark}"}
+        self.script = folder / "rank.py"
+        self.script.write_text(RANK)
+
+    def set_up(self):
+        """Make the namespaces; returns what went wrong."""
+        steps = [("netns", "add", name) for name in self.names.values()]
+        steps += [("link", "add", self.interfaces["a"], "type", "veth", "peer", "name", self.interfaces["b"])]
+        for number, (host, name) in enumerate(self.names.items(), start=1):
+            interface = self.interfaces[host]
+            steps += [
+                ("link", "set", interface, "netns", name),
+                ("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", interface),
+                ("-n", name, "link", "set", interface, "up"),
+                ("-n", name, "link", "set", "lo", "up"),
+            ]
+        for step in steps:
+            done = ip(*step)
+            if done.returncode:
+                return done.stderr.strip()
+        return ""
+
+    def kill(self, host):
+        """End all that runs in a namespace, as when the plug is pulled."""
+        for pid in ip("netns", "pids", self.names[host]).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    def tear_down(self):
+        for host, name in self.names.items():
+            self.kill(host)
+            ip("netns", "del", name)
+        ip("link", "del", self.interfaces["a"])  # where it never got into a namespace
+
+    def commands(self, *words, **rendezvous):
+        hosts = [
+            {"name": "a", "address": "10.77.0.1", "interface": self.interfaces["a"], "devices": 2},
+            {"name": "b", "address": "10.77.0.2", "interface": self.interfaces["b"], "devices": 1},
+        ]
+        rendezvous = {"join_timeout_s": 60, "max_restarts": 3, **rendezvous}
+        cluster = ClusterConfig(hosts=hosts, rendezvous=rendezvous)
+        return list(host_commands(cluster, words, program=[str(self.script)], environment={}))
+
+    def start(self, command):
+        """Give the line of a host to a shell there."""
+        outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.names[command.host], "sh", "-c", command.line(torchrun_words())],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name not in outside},
+            cwd=ROOT,
+        )
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need Linux, root and iproute2")
+    pair = Hosts(tmp_path)
+    try:
+        wrong = pair.set_up()
+        if wrong:
+            pytest.skip(f"no network namespaces here: {wrong}")
+        yield pair
+    finally:
+        pair.tear_down()
+
+
+@pytest.mark.parametrize(("backend", "late"), [("c10d", "a"), ("static", "b")])
+def test_the_ranks_of_two_hosts_find_each_other_whoever_is_first(hosts, backend, late):
+    commands = sorted(hosts.commands("few", backend=backend), key=lambda command: command.host == late)
+    running = []
+    for command in commands:
+        running.append(hosts.start(command))
+        time.sleep(2)
+    ended = [process.communicate(timeout=100) for process in running]
+    assert [process.returncode for process in running] == [0, 0], ended
+    out = "".join(out for out, _ in ended)
+    assert out.count("ranks: a/0 a/1 b/0\n") == 1
+    assert out.count("done\n") == 3
+
+
+def impatient(command):
+    arguments = [f"{word},last_call_timeout=3" if word.startswith("--rdzv-conf") else word for word in command.torchrun]
+    return replace(command, torchrun=tuple(arguments))
+
+
+@pytest.mark.alone
+def test_a_host_that_dies_leaves_the_others_to_go_on(hosts):
+    """The first host keeps the meeting place, so it has to live. Measured: the others go on after 50 s.
+
+    Half a minute of that is torch's patience with hosts that might still come, which is cut short here.
+    """
+    first, second = (hosts.start(impatient(command)) for command in hosts.commands("many", min_hosts=1))
+    assert first.stdout.readline() == "ranks: a/0 a/1 b/0\n"
+    killed_at = time.monotonic()
+    hosts.kill("b")
+    second.communicate(timeout=30)
+    out, err = first.communicate(timeout=150)
+    took_s = time.monotonic() - killed_at
+    assert first.returncode == 0, err
+    assert out == "ranks: a/0 a/1\ndone\ndone\n"
+    assert took_s < 120
+
+
+def test_nothing_is_left_of_the_hosts(tmp_path):
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need Linux, root and iproute2")
+    pair = Hosts(tmp_path)
+    wrong = pair.set_up()
+    pair.tear_down()
+    if wrong:
+        pytest.skip(f"no network namespaces here: {wrong}")
+    left = ip("netns", "list").stdout + ip("link").stdout
+    assert not [name for name in (*pair.names.values(), *pair.interfaces.values()) if name in left]
