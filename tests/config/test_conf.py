@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from flodl_pipe.config.base import StrictModel
+from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import key_names
@@ -41,6 +42,7 @@ OPTIONS = {
     "sampling/default": SamplingConfig,
     "sampling/eval": SamplingConfig,
     "loader/default": LoaderConfig,
+    "cluster/single": ClusterConfig,
     "reports/default": ReportsConfig,
     "job/run": RunJob,
     "job/plan": PlanJob,
@@ -50,6 +52,8 @@ OPTIONS = {
     "job/launch": LaunchJob,
     "job/verify": VerifyJob,
 }
+# Examples that say what they change, over cluster/single: tests/config/test_cluster.py looks at them.
+CLUSTERS = {"cluster/one_host", "cluster/mixed_gpus", "cluster/two_hosts", "cluster/apu_farm"}
 RECIPES = sorted(recipe_dirs()[-1][1].glob("*.yaml"))
 
 
@@ -66,7 +70,7 @@ def of_model(field, value):
 def test_every_option_is_tested():
     files = {file.relative_to(conf_dir()).with_suffix("").as_posix() for file in conf_dir().glob("*/*.yaml")}
     # transforms has no keys of its own, but named steps; tests/config/test_transforms.py looks at those.
-    assert {file for file in files if not file.startswith("transforms/")} == set(OPTIONS)
+    assert {file for file in files if not file.startswith("transforms/")} == {*OPTIONS, *CLUSTERS}
 
 
 @pytest.mark.parametrize("option", OPTIONS)

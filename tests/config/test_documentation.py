@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flodl_pipe.config.base import StrictModel
+from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
 from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.host_file import HostFile
 from flodl_pipe.config.job import DigestJob, FetchJob, RunJob, VerifyJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
@@ -39,6 +42,10 @@ TABLES = {
     "### `sampling`": SamplingConfig,
     "### `loader`": LoaderConfig,
     "### `loader.simulated`": SimulatedConfig,
+    "### `cluster` (options": ClusterConfig,
+    "### `cluster.hosts[]`": HostConfig,
+    "### `cluster.rendezvous`": RendezvousConfig,
+    "### A host's own file": HostFile,
     "### `reports`": ReportsConfig,
     "### `job` (options": RunJob,
     "### `job`, kind `fetch`": FetchJob,
@@ -58,8 +65,8 @@ def test_every_key_is_listed_with_its_default():
                 assert written == "???"
                 continue
             default = yaml.safe_load(written)
-            if isinstance(field.default, SimulatedConfig):
-                default = SimulatedConfig(**default)
+            if isinstance(field.default, StrictModel):
+                default = type(field.default)(**default)
             if isinstance(default, str) and isinstance(field.default, int):
                 default = parse_bytes(default)
             assert default == field.default, name

@@ -6,6 +6,7 @@ All keys of a section are misspelled together, because every fault of a config i
 import pytest
 import yaml
 
+from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import children, key_names
@@ -63,6 +64,9 @@ SECTIONS = {
     "sampling": (TOKENS, "sampling", SamplingConfig),
     "loader": (TOKENS, "loader", LoaderConfig),
     "simulated": (TOKENS, "loader.simulated", SimulatedConfig),
+    "cluster": (TOKENS, "cluster", ClusterConfig),
+    "host": ((*TOKENS, "cluster=one_host"), "cluster.hosts.0", HostConfig),
+    "rendezvous": (TOKENS, "cluster.rendezvous", RendezvousConfig),
     "reports": (TOKENS, "reports", ReportsConfig),
     "run": ((*TOKENS, "job=run"), "job", RunJob),
     "plan": ((*TOKENS, "job=plan"), "job", PlanJob),
@@ -78,7 +82,7 @@ def one_letter_short(key):
 
 
 def test_no_section_is_left_out():
-    found = {Config, RecordField, SimulatedConfig}
+    found = {Config, RecordField, SimulatedConfig, HostConfig, RendezvousConfig}
     for name in key_names(Config):
         found.update(children(Config, name))
     assert found == {model for _, _, model in SECTIONS.values()}
@@ -90,17 +94,16 @@ def test_a_misspelled_key_brings_the_right_one_to_mind(section, place, folder):
     start, path, model = SECTIONS[section]
     typos = {f"{path}.{one_letter_short(key)}".lstrip("."): key for key in key_names(model)}
     if place == "recipe":
-        tree = below = {}
-        for part in path.split(".") if path else ():
-            below = below.setdefault(part, {})
-        below.update({typo.rpartition(".")[2]: 1 for typo in typos})
+        tree = {typo.rpartition(".")[2]: 1 for typo in typos}
+        for part in reversed(path.split(".") if path else ()):
+            tree = [{"name": "localhost", **tree}] if part == "0" else {part: tree}
         folder("recipes/typos.yaml", yaml.safe_dump(tree))
         words = ["+recipe=typos"]
     else:
         words = [f"{ {'override': '', 'added': '+', 'forced': '++'}[place] }{typo}=1" for typo in typos]
     with pytest.raises(ConfigError) as caught:
         load_config(*start, *words)
-    problems = {problem.key: problem for problem in caught.value.problems}
+    problems = {problem.key.replace("[0]", ".0"): problem for problem in caught.value.problems}
     assert set(problems) == set(typos)
     for typo, key in typos.items():
         assert problems[typo].message == f"unknown key. Did you mean '{key}'?"
