@@ -11,7 +11,7 @@ from flodl_pipe.config.sampler_conflicts import sampler_conflicts
 
 __all__ = ["INVERSE_FREQUENCY", "DropLast", "OrderName", "SamplingConfig"]
 
-OrderName = Literal["uniform", "blocked", "bucketed", "weighted"]
+OrderName = Literal["uniform", "lanes", "blocked", "bucketed", "weighted"]
 """An order that is computed."""
 
 INVERSE_FREQUENCY = "inverse_frequency"
@@ -22,15 +22,6 @@ def _drop_last(value: Any) -> Any:
     if isinstance(value, bool) or value == "pad":
         return value
     raise fault(f"must be true, false or 'pad', got {shown(value)}")
-
-
-def _order(value: Any) -> Any:
-    if value == "lanes":
-        raise fault(
-            "must be 'uniform', 'blocked', 'bucketed' or 'weighted', got 'lanes': that order deals samples to ranks, "
-            "and this version serves one process; use uniform"
-        )
-    return value
 
 
 def _weights(value: Any) -> str:
@@ -60,12 +51,16 @@ class SamplingConfig(StrictModel):
     """The last, short batch: true leaves it out, false delivers it short, pad fills it from the epoch's head with
     rows that are marked."""
 
-    order: Annotated[OrderName, BeforeValidator(_order, json_schema_input_type=OrderName)] = "uniform"
-    """How a shuffled epoch is ordered: uniform; blocked reads shards one after the other and shuffles inside blocks;
-    bucketed puts samples of like length into one batch; weighted draws by `weights`, with replacement."""
+    order: OrderName = "uniform"
+    """How a shuffled epoch is ordered: uniform; lanes brings each rank the same samples every epoch, for its caches;
+    blocked reads shards one after the other and shuffles inside blocks; bucketed puts samples of like length into one
+    batch; weighted draws by `weights`, with replacement."""
 
     augment: Count = 1
     """How often each sample comes in an epoch, each time with random numbers of its own."""
+
+    num_lanes: Count | None = None
+    """Lanes of `order: lanes`, a divisor of the global batch, at least one a rank; null: one for each of its rows."""
 
     block_samples: Count = 65536
     """Samples of a block of `order: blocked`."""
@@ -107,7 +102,8 @@ class SamplingConfig(StrictModel):
             )
         if self.order == "weighted" and self.weights is None:
             raise fault("must be set for order=weighted: a .npy file, or inverse_frequency", at=["weights"])
-        for key, order in (("weights", "weighted"), ("num_draws", "weighted"), ("lengths", "bucketed")):
+        needs = {"weights": "weighted", "num_draws": "weighted", "lengths": "bucketed", "num_lanes": "lanes"}
+        for key, order in needs.items():
             if getattr(self, key) is not None and self.order != order:
                 raise fault(
                     f"{shown(getattr(self, key))} has no meaning with order={self.order}; set order={order}, or leave "

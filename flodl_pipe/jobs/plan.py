@@ -106,7 +106,7 @@ def expected_work(found: Outline, held: HeldTiers, num_epochs: int) -> list[Epoc
     if device is not None:
         row_bytes = found.layout.spec.row_bytes
         uploads = Uploads(row_bytes, has_digest=device.host.rows is not None, in_order=device.decision == "resident")
-    pieces = pieces_of(found, ranking_for(found.source, found.order))
+    pieces = pieces_of(found, ranking_for(found.source, found.order, found.steps))
     return epochs_of(pieces, held.pool, held.ram, held.disk, num_epochs, uploads=uploads)
 
 

@@ -10,6 +10,7 @@ from typing import final
 from flodl_pipe.jobs.plan_spans import Held
 from flodl_pipe.loader.device_fill import chunk_rows
 from flodl_pipe.loader.device_plan import DevicePlan, device_figures, model_bytes_on
+from flodl_pipe.loader.lane_order import num_own
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.memory.depth_policy import Allowance
 from flodl_pipe.sources.protocol import BundledSource
@@ -104,7 +105,7 @@ def _pool(found: Outline, allowed: Allowances | None, pace: Pace) -> Held:
     device, plan = found.device, found.plan
     if device is None or allowed is None or device.pool_off is not None:
         return Held()
-    num_samples = len(found.source)
+    num_samples = num_own(found.order, found.steps, len(found.source))
     row_bytes = max(1, found.layout.spec.row_bytes)
     lag = 0
     if plan.num_readers:  # planned by a reader, admitted when the transfer thread gets there
@@ -124,13 +125,14 @@ def _pool(found: Outline, allowed: Allowances | None, pace: Pace) -> Held:
 
 
 def _ram(found: Outline, pace: Pace) -> Held:
-    plan, ram, num_samples = found.plan, found.tiers.ram, len(found.source)
+    plan, ram = found.plan, found.tiers.ram
+    num_samples = num_own(found.order, found.steps, len(found.source))
     if found.device is None and plan.mode == "resident":
         whole = Held(0, num_samples, ahead=True, in_one=True, fill_bytes=plan.resident_bytes)
         return replace(whole, fill_epochs=pace.fill_epochs(found, plan.resident_bytes))
     if not ram.num_rows:
         return Held()
-    held = Held(ram.first_rank, ram.num_rows, fill_bytes=ram.num_bytes)
+    held = Held(ram.first_rank, min(ram.num_rows, num_samples), fill_bytes=ram.num_bytes)
     if not ram.num_bytes:
         return replace(held, ahead=True, in_one=True, fill_epochs=0.0)  # there from the start
     if ram.in_one:

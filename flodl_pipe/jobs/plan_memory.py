@@ -92,7 +92,7 @@ def tier_rows(config: Config, found: Outline, held: HeldTiers) -> Rows:
     """Return which samples each tier holds, in the order in which they are asked; what is off says why."""
     num_samples = len(found.source)
     device, tiers, plan = found.device, found.tiers, found.plan
-    ranking = ranking_for(found.source, found.order)
+    ranking = ranking_for(found.source, found.order, found.steps)
     unit = "samples" if isinstance(ranking, StorageOrder) else "ranks"
     rows = []
     if device is not None:

@@ -116,7 +116,7 @@ def pieces_of(found: Outline, ranking: Ranking) -> list[Piece]:
             rule = _rule(part)
             pieces.append(Piece(end, Workload(num_samples, row_bytes, rule, rows, batch_rows, probabilities=chances)))
         return pieces
-    repeats = order.num_repeats or 1
+    repeats, num_samples = order.num_repeats or 1, len(ranking)  # under lanes, this rank's own
     rows = min(rows, num_samples * repeats)
     return [Piece(num_samples, Workload(num_samples, row_bytes, "permutation", rows, batch_rows, repeats=repeats))]
 

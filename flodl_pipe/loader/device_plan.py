@@ -128,6 +128,7 @@ def plan_device(
     row_bytes: int,
     delivered_row_bytes: int,
     num_epochs: int | None,
+    num_samples: int | None = None,
 ) -> DevicePlan:
     """Decide what may be held of a device, before the model is known to be there.
 
@@ -142,12 +143,14 @@ def plan_device(
         row_bytes: Bytes of a row as it is uploaded.
         delivered_row_bytes: Bytes of a row of a batch.
         num_epochs: Epochs of the run, where they are known.
+        num_samples: Samples that this rank asks for; None: all of the source.
 
     Raises:
         StagingError: if a forced mode or depth does not fit.
     """
     pool_off = _pool_off(host, source, order, config, num_epochs)
-    num_samples = 0 if source is None else len(source)
+    if num_samples is None:
+        num_samples = 0 if source is None else len(source)
     set_bytes = num_samples * row_bytes
     step_bytes = step_rows * delivered_row_bytes + _ROUNDING_BYTES
     rows = chunk_rows(row_bytes, shared.device.memory().total_bytes)

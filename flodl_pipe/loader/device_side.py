@@ -72,6 +72,7 @@ class DeviceSide:
         has_pool = plan.pool_off is None and ranking is not None
         self.pool = SamplePool(self.device, spec, ranking, stream=self.stream) if has_pool and ranking else None
         self._row_bytes = spec.row_bytes
+        self.is_part = ranking is not None and ranking.is_part
         self.gate = Gate()
         self.flight = InFlight()
         self._decision, self._why = plan.decision, plan.why
@@ -111,7 +112,7 @@ class DeviceSide:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every sample is on the device."""
+        """Whether every sample that may be kept is on the device; see :attr:`is_part`."""
         return self.pool is not None and self.pool.is_complete
 
     @property

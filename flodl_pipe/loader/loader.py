@@ -20,7 +20,6 @@ from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
 from flodl_pipe.loader.resume import continue_from
 from flodl_pipe.loader.statistics import Counters
-from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.any_source import as_source
 
@@ -79,8 +78,9 @@ class Loader(LoaderControls):
         max_skipped: With ``"skip"``, how many samples at most.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh order every epoch (as with None), or storage order.
-        order: ``"uniform"``, ``"blocked"``, ``"bucketed"`` or ``"weighted"``.
+        order: ``"uniform"``, ``"lanes"``, ``"blocked"``, ``"bucketed"`` or ``"weighted"``.
         augment: How often each sample comes in an epoch.
+        num_lanes: Lanes of the lanes order; None: one for each row of a step over all ranks.
         block_samples: Samples of a block of the blocked order.
         pool_batches: Batches of a pool of the bucketed order.
         lengths: Length of each sample, for the bucketed order; None: the source says.
@@ -139,6 +139,7 @@ class Loader(LoaderControls):
         shuffle: bool | None = None,
         order: OrderName = "uniform",
         augment: int = 1,
+        num_lanes: int | None = None,
         block_samples: int = 65_536,
         pool_batches: int = 50,
         lengths: Any = None,
@@ -189,7 +190,7 @@ class Loader(LoaderControls):
         try:
             self._engine = self._build(global_batch)
         except BaseException:
-            self._parts = replace(parts, bucket_rows=rows_in(before.stream.order_tag))
+            self._parts = replace(parts, order_tag=before.stream.order_tag)
             self._engine = self._build(before.stream.global_batch)  # the loader stays what it was
             raise
         finally:
@@ -278,12 +279,13 @@ class Loader(LoaderControls):
             num_picks=self._engine.num_picks,
             rule=self._config.global_batch_on_resume,
             one_by_one=self._parts.passes_through,
+            num_lanes=self._sampling.num_lanes,
         )
         if continued.global_batch != stream.global_batch:
             self._engine.require_global_batch(continued.global_batch)  # before anything is given up
         self._end_iterator("load_state_dict() was called while this iterator was in use; take a new one")
         if (continued.order_tag, continued.global_batch) != (stream.order_tag, stream.global_batch):
-            self._parts = replace(self._parts, bucket_rows=continued.bucket_rows)
+            self._parts = replace(self._parts, order_tag=continued.order_tag)
             self._rebuild(continued.global_batch)
         self._passes.load(self._engine.spot(cursor))
 

@@ -8,13 +8,15 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import INVERSE_FREQUENCY, SamplingConfig
 from flodl_pipe.errors import ConfigError
 from flodl_pipe.loader.labels import labels_of
+from flodl_pipe.loader.lane_order import lanes_order, rows_together
 from flodl_pipe.loader.making import Making, making_for
 from flodl_pipe.loader.parts import Parts
 from flodl_pipe.sampling.batch_sampler import BatchSamplerOrder, BatchSteps
 from flodl_pipe.sampling.blocked import RUNS_OF_A_BLOCK, BlockedOrder
-from flodl_pipe.sampling.bucketed import BucketedOrder
+from flodl_pipe.sampling.bucketed import BucketedOrder, rows_in
 from flodl_pipe.sampling.drawn import DrawnOrder
 from flodl_pipe.sampling.inverse_frequency import inverse_frequency
+from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
 from flodl_pipe.sampling.sampler_order import SamplerOrder
@@ -50,6 +52,7 @@ def order_and_steps(
     """
     making = making_for(source.delivered.renamed(config.names), parts, context.world_size)
     order = order_for(source, sampling, parts, global_batch)
+    together = rows_together(order, making.unit, global_batch=global_batch, world_size=context.world_size)
     if isinstance(order, BatchSamplerOrder):
         return (
             order,
@@ -64,6 +67,7 @@ def order_and_steps(
         world_size=context.world_size,
         ratios=context.ratios,
         unit=making.unit,
+        full_unit=together,
     )
     return order, steps, making
 
@@ -100,11 +104,14 @@ def order_for(source: Source, sampling: SamplingConfig, parts: Parts, global_bat
         return BlockedOrder(
             num_samples, seed, block_samples=sampling.block_samples, run_starts=starts, num_repeats=repeats
         )
+    if sampling.order == "lanes":
+        return lanes_order(num_samples, sampling, parts.order_tag, global_batch)
     if sampling.order == "bucketed":
+        first_rows = None if parts.order_tag is None else rows_in(parts.order_tag)
         return BucketedOrder(
             _lengths(source, parts),
             seed,
-            rows=parts.bucket_rows or global_batch,
+            rows=first_rows or global_batch,
             pool_batches=sampling.pool_batches,
             num_repeats=repeats,
             num_samples=num_samples,
@@ -116,7 +123,7 @@ def order_for(source: Source, sampling: SamplingConfig, parts: Parts, global_bat
 
 def held_by(order: Order) -> int:
     """Return the bytes that an order holds in memory: weights, lengths, a sampler's indices."""
-    if isinstance(order, WeightedOrder | BlockedOrder | BucketedOrder | SamplerOrder | BatchSamplerOrder):
+    if isinstance(order, WeightedOrder | BlockedOrder | BucketedOrder | LanesOrder | SamplerOrder | BatchSamplerOrder):
         return order.held_bytes
     return 0
 

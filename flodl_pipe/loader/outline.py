@@ -16,6 +16,7 @@ from flodl_pipe.loader.device_plan import DevicePlan, plan_device
 from flodl_pipe.loader.host_budget import host_budget
 from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
+from flodl_pipe.loader.lane_order import num_own
 from flodl_pipe.loader.making import Making
 from flodl_pipe.loader.order import held_by, order_and_steps
 from flodl_pipe.loader.parts import Parts
@@ -177,12 +178,14 @@ def outline_engine(
             row_bytes=made.spec.row_bytes,
             delivered_row_bytes=making.spec.row_bytes,
             num_epochs=parts.num_epochs,
+            num_samples=num_own(order, steps, num_samples),
         )
         plan = replace(plan, mode="resident" if device.decision == "resident" else "streaming", why=device.why)
     tiers_in = partial(
         plan_tiers,
         source,
         order,
+        steps,
         config,
         mode=plan.mode,
         on_device=device is not None,

@@ -28,7 +28,8 @@ class Parts:
         chain: The transforms.
         collate: How rows become a batch.
         passes_through: Whether samples are delivered one by one, without a batch axis.
-        bucket_rows: Rows of a batch of the bucketed order where a cursor says so; None: the global batch.
+        order_tag: Tag of the order that a cursor continues, for constants that were fixed when the run started first;
+            None for a run that starts anew.
         max_skipped: How many samples that cannot be read are skipped, at most; None: the first one is an error.
         num_epochs: Epochs of the run, where they are known: what would never be asked for again is not kept.
     """
@@ -41,6 +42,6 @@ class Parts:
     chain: Chain = field(default_factory=lambda: Chain(()))
     collate: Collate = field(default_factory=_stack)
     passes_through: bool = False
-    bucket_rows: int | None = None
+    order_tag: str | None = None
     max_skipped: int | None = None
     num_epochs: int | None = None

@@ -4,7 +4,7 @@ Nothing is read, no thread runs, and nothing waits: the loop's stream does the g
 the bus are the numbers of the rows.
 
 Where there is no memory for a batch, the pool gives way as it does while streaming, and the pass goes on with one that
-reads.
+reads. So it does from the first step on that has a sample of another rank, where this one keeps only its own.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ class ResidentPass:
         self._slabs.clear()  # whoever copies from them still keeps them
 
     def _gathered(self) -> Group | None:
-        """Return the next step, gathered on the device; None if the pool had to give way and is not complete any more.
+        """Return the next step, gathered on the device; None if the pool lacks some of it.
 
         What goes wrong is in the group, for it stands at this step.
         """
@@ -99,6 +99,8 @@ class ResidentPass:
         assert pool is not None
         rows = self.ahead.rows(self._next_step, 1)
         stream = side.device.consumer()
+        if side.is_part and not pool.holds(rows.samples).all():
+            return None
         while side.is_complete:
             group, shortage = Group(self._next_step, 1, 0, []), None
             with outside_of_the_loop(without_graph=True), side.gate.work(self._is_stopped):
@@ -126,7 +128,7 @@ class ResidentPass:
         return None
 
     def _stream(self) -> Group:
-        """Return the next step from a pass that reads: the pool gave way."""
+        """Return the next step from a pass that reads: the pool lacks samples."""
         if self._streamed is None:
             number = self._next_step
             self._streamed = self._go_on(self.ahead.step(number - 1).next_position if number else self.ahead.position)

@@ -8,6 +8,7 @@ from typing import Literal, final
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
+from flodl_pipe.sampling.lanes import constants_in
 
 __all__ = ["Continued", "continue_from"]
 
@@ -22,12 +23,10 @@ class Continued:
     Attributes:
         order_tag: Tag of its order.
         global_batch: Rows of a step over all ranks.
-        bucket_rows: Rows of a batch of the bucketed order; None for other orders.
     """
 
     order_tag: str
     global_batch: int
-    bucket_rows: int | None
 
 
 def continue_from(
@@ -37,6 +36,7 @@ def continue_from(
     num_picks: int | None,
     rule: Literal["keep", "scale"],
     one_by_one: bool = False,
+    num_lanes: int | None = None,
 ) -> Continued:
     """Compare a cursor with a loader's stream, and say how the loader goes on.
 
@@ -46,27 +46,36 @@ def continue_from(
         num_picks: Positions of an epoch; None where they are not known.
         rule: Which global batch counts where the two differ.
         one_by_one: Whether the loader delivers samples without a batch axis, which no other global batch can be.
+        num_lanes: Lanes that the loader was asked for; None: those of the first start.
 
     Raises:
         ResumeError: if the cursor belongs to another stream; both sides are named.
     """
-    # Batches of like length were made for the global batch of the first start, and stay as they are.
-    rows = rows_in(cursor.order)
-    is_bucketed = rows is not None and rows_in(stream.order_tag) is not None
-    order_tag = re.sub(r"\brows=\d+", f"rows={rows}", stream.order_tag) if is_bucketed else stream.order_tag
+    order_tag = _with_first_constants(stream.order_tag, cursor.order, num_lanes)
     cursor.check(order=order_tag, source=stream.fingerprint, num_picks=num_picks, transforms=stream.transforms)
     now, saved = stream.global_batch, cursor.global_batch
     if now == saved:
-        return Continued(order_tag, saved, rows)
+        return Continued(order_tag, saved)
     if one_by_one:
         _log.info("samples are delivered one by one from here on, not in batches of %d as when this was saved", saved)
-        return Continued(order_tag, now, rows)
+        return Continued(order_tag, now)
     if rule == "keep":
         _log.warning("resuming with the saved global batch of %d; this run's config says %d", saved, now)
-        return Continued(order_tag, saved, rows)
+        return Continued(order_tag, saved)
     _log.warning(
         "resuming with this run's global batch of %d instead of the saved %d (loader.global_batch_on_resume=scale): "
         "the samples stay in their order, and are cut into other steps from here on",
         *(now, saved),
     )
-    return Continued(order_tag, now, rows)
+    return Continued(order_tag, now)
+
+
+def _with_first_constants(tag: str, saved: str, num_lanes: int | None) -> str:
+    """Return an order's tag with the constants that a saved one was given when its run started first."""
+    rows, lanes = rows_in(saved), constants_in(saved)
+    if rows is not None and rows_in(tag) is not None:
+        return re.sub(r"\brows=\d+", f"rows={rows}", tag)
+    # Lanes that this run was asked for by number must be the saved ones; else the check names both.
+    if lanes is not None and constants_in(tag) is not None and num_lanes in (None, lanes.num_lanes):
+        return re.sub(r"\blanes=\d+ rows=\d+", f"lanes={lanes.num_lanes} rows={lanes.rows}", tag)
+    return tag

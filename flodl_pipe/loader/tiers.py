@@ -8,7 +8,8 @@
 
 The device pool grows from the low end. In storage order, where no sample is worth more than another, the RAM cache has
 the high end and the disk stage what lies below it, so that a pool that grows meets them as late as possible. Where some
-samples are drawn more often than others, the heaviest come first, and the tiers follow each other.
+samples are drawn more often than others, the heaviest come first, and the tiers follow each other. Under the lanes
+order only the samples that this rank of the run owns have ranks: no tier holds another.
 """
 
 import tempfile
@@ -18,10 +19,13 @@ from typing import final
 
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.errors import ConfigError
+from flodl_pipe.loader.lane_order import num_own, own_lanes
 from flodl_pipe.loader.resident import resident_bytes
 from flodl_pipe.memory.disk import disk_grant, memory_warning, probe_disk
+from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
+from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sampling.weighted import WeightedOrder
 from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
@@ -29,6 +33,7 @@ from flodl_pipe.sources.ragged_source import RAGGED_TIERS_OFF
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.disk_records import RecordLayout
 from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
+from flodl_pipe.staging.lane_ranking import LaneRanking
 from flodl_pipe.staging.ram_cache import RankRange, rows_fitting, shared_bytes
 from flodl_pipe.staging.ram_ragged import ragged_rows_fitting
 from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
@@ -42,6 +47,7 @@ _MOST_OVERLAP = 1.25
 # What the disk stage knows of a row in memory: where it lies.
 _PLACE_BYTES, _FAR_PLACE_BYTES, _FAR = 4, 8, 1 << 31
 _WHOLE = "the RAM cache holds the whole set"
+_WHOLE_PART = "the RAM cache holds all samples of this rank"
 
 
 @final
@@ -54,7 +60,7 @@ class TierRange:
         num_rows: Samples; 0 where the tier is off.
         num_bytes: What they take; of what several ranks keep together, this rank's part.
         why: Reason for that many, or for none.
-        is_whole: Whether that is every sample.
+        is_whole: Whether that is every sample, or every one that this rank owns.
         warning: What to warn of: a disk that is memory.
         in_one: Whether it is kept in one piece, as a resident set is: read front to back, and there when it is whole.
     """
@@ -98,8 +104,11 @@ def disk_folder(config: LoaderConfig) -> Path:
     return Path(config.disk_stage_dir or tempfile.gettempdir())
 
 
-def ranking_for(source: Source, order: Order) -> Ranking:
-    """Return which samples a tier should hold first under an order."""
+def ranking_for(source: Source, order: Order, steps: EpochSteps) -> Ranking:
+    """Return which samples a tier should hold first under an order, on a rank with these steps."""
+    own = own_lanes(order, steps)
+    if own is not None and isinstance(order, LanesOrder):
+        return LaneRanking(order.deal, own.first, own.num_lanes)
     if isinstance(order, WeightedOrder):
         return ByWeight(order.weights)
     ordering = source.ordering if isinstance(source, BundledSource) else None
@@ -122,6 +131,7 @@ def once_only(order: Order, num_epochs: int | None) -> str | None:
 def plan_tiers(
     source: Source,
     order: Order,
+    steps: EpochSteps,
     config: LoaderConfig,
     *,
     mode: str,
@@ -138,6 +148,7 @@ def plan_tiers(
     Args:
         source: The samples.
         order: Their order.
+        steps: How it is cut into steps, for this rank.
         config: Section ``loader``.
         mode: ``resident`` keeps all samples elsewhere.
         room_bytes: Host memory that is left for them.
@@ -160,12 +171,12 @@ def plan_tiers(
             "by one, by number",
         )
     if isinstance(source, RaggedSource) and off == RAGGED_TIERS_OFF:
-        return _ragged_tiers(source, order, config, once_only(order, num_epochs), room_bytes)
+        return _ragged_tiers(source, order, steps, config, once_only(order, num_epochs), room_bytes)
     if config.disk_stage:  # a folder that cannot hold one is an error, whether it will be needed or not
         disk_grant(config.disk_stage, probe_disk(disk_folder(config)))
-    ranking: Ranking = ranking_for(source, order) if has_pool else StorageOrder(num_samples)
+    ranking = ranking_for(source, order, steps) if has_pool else StorageOrder(num_samples)
     # Where a share is too small for tables (ram_max_usage: 0) they are all that is held beyond the ring.
-    tables = min(max(0, room_bytes), ranking.held_bytes + num_samples) if has_pool else 0
+    tables = min(max(0, room_bytes), ranking.held_bytes + len(ranking)) if has_pool else 0
     room_bytes -= tables
     if mode == "resident" and (not on_device or resident_bytes(source)):
         off = "the set is resident on the device" if on_device else "the set is resident"
@@ -177,7 +188,9 @@ def plan_tiers(
     # those of a set that may have gaps. Rows that are kept one by one take a byte more each.
     in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
     kept_bytes = set_bytes if in_one else set_bytes + num_samples + 1
-    if config.sample_cache and kept_bytes <= room_bytes and together is None:
+    # Of its own samples alone a rank keeps rows: they lie all over the set.
+    is_part = num_own(order, steps, num_samples) < num_samples
+    if config.sample_cache and kept_bytes <= room_bytes and together is None and not (is_part and set_bytes):
         why = f"the whole set, {format_bytes(set_bytes)}" if set_bytes else "the source holds the whole set itself"
         ram = TierRange(0, num_samples, kept_bytes, why, is_whole=True, in_one=in_one)
         if not in_one and not num_readers and _is_read_ahead_only(source):
@@ -185,14 +198,14 @@ def plan_tiers(
         can_share = set_bytes and (num_readers or not _is_read_ahead_only(source))
         return TierPlan(ranking, ram, TierRange.off(_WHOLE), tables, room_bytes if can_share else None)
     if not has_pool:
-        ranking = ranking_for(source, order)
+        ranking = ranking_for(source, order, steps)
         if ranking.held_bytes > max(0, room_bytes):
             off = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it, not enough to tell its samples"
             return TierPlan(StorageOrder(num_samples), TierRange.off(off), TierRange.off(off))
         tables = ranking.held_bytes
         room_bytes -= tables
     # Tables of the disk stage come first: without them its rows could not be found.
-    on_disk = min(num_samples, rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
+    on_disk = min(len(ranking), rows_on_disk(source, config.disk_stage), max(0, room_bytes) // _places(1))
     room_bytes = max(0, room_bytes - _places(on_disk))
     cannot_fill = not num_readers and _is_read_ahead_only(source) and isinstance(ranking, StorageOrder)
     if not config.sample_cache:
@@ -208,8 +221,12 @@ def plan_tiers(
         why = (
             f"{format_bytes(room_bytes)} of the host grant is left for it, and the set takes {format_bytes(set_bytes)}"
         )
-        ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why)
-    disk = TierRange.off(_WHOLE) if ram.is_whole else _disk(source, ranking, config, ram, on_disk)
+        if is_part:
+            why += f", of which {len(ranking):,} of {num_samples:,} samples are this rank's own"
+        is_whole = is_part and found.num_ranks == len(ranking)
+        ram = TierRange(found.first_rank, found.num_ranks, found.num_bytes, why, is_whole)
+    whole = _WHOLE_PART if is_part else _WHOLE
+    disk = TierRange.off(whole) if ram.is_whole else _disk(source, ranking, config, ram, on_disk)
     can_share = config.sample_cache and set_bytes and not cannot_fill
     return TierPlan(ranking, ram, disk, tables + _places(disk.num_rows), room_bytes if can_share else None)
 
@@ -219,7 +236,7 @@ def _places(num_rows: int) -> int:
 
 
 def _ragged_tiers(
-    source: RaggedSource, order: Order, config: LoaderConfig, off: str | None, room_bytes: int
+    source: RaggedSource, order: Order, steps: EpochSteps, config: LoaderConfig, off: str | None, room_bytes: int
 ) -> TierPlan:
     """Return what may be held of samples of different lengths: in the RAM cache only."""
     no_disk = TierRange.off("rows of different lengths are not kept on disk")
@@ -227,11 +244,11 @@ def _ragged_tiers(
         off = "loader.sample_cache=false"
     if off is not None:
         return TierPlan(StorageOrder(len(source)), TierRange.off(off), no_disk)
-    ranking = ranking_for(source, order)
+    ranking = ranking_for(source, order, steps)
     found = ragged_rows_fitting(source, ranking, max(0, room_bytes - ranking.held_bytes))
     why = f"{format_bytes(max(0, room_bytes))} of the host grant is left for it; samples differ in length"
     # Taken in as they come until the grant is used up: samples may be longer than was reckoned with.
-    num_bytes = max(0, room_bytes - ranking.held_bytes) if found.num_ranks < len(source) else 2 * found.num_bytes
+    num_bytes = max(0, room_bytes - ranking.held_bytes) if found.num_ranks < len(ranking) else 2 * found.num_bytes
     num_bytes = min(num_bytes, max(0, room_bytes - ranking.held_bytes))
     ram = TierRange(found.first_rank, found.num_ranks, num_bytes, why)
     return TierPlan(ranking, ram, no_disk, ranking.held_bytes)
@@ -252,10 +269,13 @@ def _disk(source: Source, ranking: Ranking, config: LoaderConfig, ram: TierRange
         return TierRange.off("its samples share their bytes, and a disk stage holds each by itself")
     if not fitting:
         return TierRange.off("no host memory is left for its tables, 4 bytes a row; raise loader.ram_max_usage")
-    in_order = isinstance(ranking, StorageOrder)
-    begin, end = (0, ram.first_rank if ram.num_rows else len(source)) if in_order else (ram.num_rows, len(source))
+    begin, end = 0, len(ranking)
+    if ranking.is_even:
+        end = ram.first_rank if ram.num_rows else end
+    else:
+        begin = ram.num_rows
     num_rows = min(fitting, end - begin)
-    first = end - num_rows if in_order else begin
+    first = end - num_rows if ranking.is_even else begin
     num_bytes = num_rows * RecordLayout(source.spec).record_bytes
     facts = probe_disk(disk_folder(config))
     grant = disk_grant(config.disk_stage, facts, set_bytes=num_bytes)

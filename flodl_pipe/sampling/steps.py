@@ -123,6 +123,8 @@ class Steps:
         world_size: Number of ranks.
         ratios: How much each rank takes, exact; None: equal shares. Every rank has at least one row of a full step.
         unit: Rows that are never cut apart: two where a transform looks at pairs.
+        full_unit: Rows of a full step that are not cut apart either, a multiple of ``unit``: those of lanes. None: as
+            in other steps.
 
     Raises:
         ConfigError: if an epoch would have no step, or the global batch is smaller than the number of ranks.
@@ -138,6 +140,7 @@ class Steps:
         world_size: int = 1,
         ratios: Sequence[int | Fraction] | None = None,
         unit: int = 1,
+        full_unit: int | None = None,
     ) -> None:
         if global_batch < world_size * unit and world_size > 1:
             least = "one row" if unit == 1 else f"{unit} rows, since a transform looks at so many together"
@@ -160,6 +163,7 @@ class Steps:
         self.world_size = world_size
         self._ratios = tuple(ratios or (1,) * world_size)
         self._unit = unit
+        self._full_unit = full_unit or unit
         self._full = self._cut(global_batch)
         self._full_weight = self._full[1] * world_size / global_batch
 
@@ -177,6 +181,7 @@ class Steps:
             world_size=self.world_size,
             ratios=self._ratios,
             unit=self._unit,
+            full_unit=self._full_unit if global_batch == self.global_batch else None,
         )
 
     def of_epoch(self, epoch: int) -> "Steps":  # noqa: ARG002 - every epoch is cut alike
@@ -198,6 +203,7 @@ class Steps:
             world_size=self.world_size,
             ratios=self._ratios,
             unit=self._unit,
+            full_unit=self._full_unit,
         )
 
     @property
@@ -247,6 +253,7 @@ class Steps:
     def _cut(self, num_rows: int) -> tuple[int, int]:
         """Return (first row, number of rows) of this rank in a step of ``num_rows``."""
         # A share of nothing is for short steps; the global batch has been compared with the number of ranks.
-        minimum = 1 if num_rows == self.global_batch else 0
-        shares = cut(num_rows, self._ratios, minimum=minimum, unit=self._unit)
+        is_full = num_rows == self.global_batch
+        unit = self._full_unit if is_full else self._unit
+        shares = cut(num_rows, self._ratios, minimum=1 if is_full else 0, unit=unit)
         return sum(shares[: self.rank]), shares[self.rank]

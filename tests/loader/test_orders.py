@@ -29,6 +29,8 @@ ORDERS = {
     "uniform": {},
     "augmented": {"augment": 2},
     "sequential": {"shuffle": False},
+    "lanes": {"order": "lanes"},
+    "lanes of several rows, augmented": {"order": "lanes", "num_lanes": 6, "augment": 2},
     "blocked": {"order": "blocked", "block_samples": 24},
     "blocked, augmented": {"order": "blocked", "block_samples": 24, "augment": 2},
     "bucketed": {"order": "bucketed", "lengths": LENGTHS, "pool_batches": 3},
@@ -225,7 +227,6 @@ def test_weights_made_of_labels_balance_the_classes():
         ({"lengths": np.ones(N)}, "sampling.lengths", "set order='bucketed'"),
         ({"order": "bucketed"}, "sampling.lengths", "does not say how long"),
         ({"order": "bucketed", "lengths": np.ones(5, dtype=int)}, "sampling.lengths", "5"),
-        ({"order": "lanes"}, "sampling.order", "lanes"),
         ({"augment": 0}, "sampling.augment", "at least 1"),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flodl_pipe.sampling.blocked import BlockedOrder
 from flodl_pipe.sampling.bucketed import BucketedOrder
 from flodl_pipe.sampling.drawn import DrawnOrder
+from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.orders import SequentialOrder, UniformOrder, samples_of
 from flodl_pipe.sampling.weighted import WeightedOrder
 
@@ -43,6 +44,10 @@ def bucketed(n, seed, k=1, rows=3, pool=4):
     return BucketedOrder(numbers(n, 0, 9), seed, rows=rows, pool_batches=pool, num_repeats=k)
 
 
+def lanes(n, seed, k=1, num_lanes=5, rows=2):
+    return LanesOrder(n, seed, num_lanes=min(n, num_lanes), rows=rows, num_repeats=k)
+
+
 def drawn(n, seed):
     return DrawnOrder(n, 2 * n, seed)
 
@@ -51,7 +56,7 @@ def weighted(n, seed):
     return WeightedOrder(numbers(n, 1, 9), 2 * n, seed, num_samples=n)
 
 
-SHUFFLES = [uniform, blocked, sharded, bucketed]
+SHUFFLES = [uniform, lanes, blocked, sharded, bucketed]
 BIJECTIONS = [*SHUFFLES, sequential]
 DRAWS = [drawn, weighted]
 
@@ -64,6 +69,8 @@ def bijections(draw):
     options = {}
     if make in (blocked, sharded):
         options = {"block": draw(st.sampled_from([1, 2, 3, 16, 100, 128, 300, 5000]))}
+    if make is lanes:
+        options = {"num_lanes": draw(st.integers(1, 40)), "rows": draw(st.integers(1, 12))}
     if make is bucketed:
         options = {"rows": draw(st.integers(1, 40)), "pool": draw(st.integers(1, 12))}
     return make(n, seed, k, **options)
