@@ -126,8 +126,9 @@ class HostMeeting:
     def _gather(self, offer: dict[str, Any]) -> list[dict[str, Any]]:
         world, self._world = self._world, None  # whatever comes of it, it happens once
         assert world is not None
-        found: list[dict[str, Any]] = world.gather(offer, "what each rank may hold of its host's memory")
-        return found
+        found = world.gather(offer, "building the loader")
+        # A rank that never came so far tells the reason in words, in a place further on (see ``cluster.agree``).
+        return [one if isinstance(one, dict) else {"error": one or "it has built none"} for one in found]
 
     def _settle(
         self, answers: Sequence[Mapping[str, Any]], group: Sequence[int], joining: Joining
