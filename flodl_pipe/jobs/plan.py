@@ -10,6 +10,7 @@ import sys
 from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import batch_size_of, fields, last_batch, making_rows, told
+from flodl_pipe.jobs.plan_cluster import cluster_sections, unused_keys
 from flodl_pipe.jobs.plan_epochs import MOST_EPOCHS, epoch_grid
 from flodl_pipe.jobs.plan_held import HeldTiers, allowances, held_tiers
 from flodl_pipe.jobs.plan_memory import device_section, memory_rows, tier_rows
@@ -33,6 +34,8 @@ __all__ = ["main", "plan_sections"]
 
 Rows = tuple[tuple[str, str], ...]
 
+_ALONE = "one rank that runs alone, with its own global batch; the described hosts come after it"
+
 
 def main(config: Config) -> None:
     """Print what a run of a config would do.
@@ -43,15 +46,20 @@ def main(config: Config) -> None:
     Raises:
         FlodlPipeError: what building the loader would raise.
     """
+    job, unused = config.job, unused_keys(config)
+    if isinstance(job, PlanJob) and job.num_samples is not None:
+        print_sections(cluster_sections(config, None), sys.stdout)
+        return
     found = outline(config)
     try:
-        job = config.job
         if isinstance(job, PlanJob) and job.max_steps is None and isinstance(found, Outline):
             found.require_epochs(job.epochs)
         sections = (
             plan_stream_sections(config, found) if isinstance(found, StreamOutline) else plan_sections(config, found)
         )
-        print_sections(sections, sys.stdout)
+        here = (Section("This machine", (("planned as", _ALONE),)),) if config.cluster.hosts else ()
+        beside = (Section("Cluster", unused),) if unused else cluster_sections(config, found)
+        print_sections((*here, *sections, *beside), sys.stdout)
     finally:
         if isinstance(found.source, BundledSource | Stream):
             found.source.close()
