@@ -55,7 +55,7 @@ def layout_rows(
     rank 2   small/0: 2 of 10 rows, 20.0 %
     """
     rows = () if global_batch is None else cut(global_batch, ratios, minimum=1, unit=unit)
-    total = sum(ratios, Fraction(0))
+    total = sum(map(Fraction, ratios), Fraction(0))
     devices = [_device(layout, *member) for member in members]
     if len(members) <= MOST_RANKS:
         return tuple(

@@ -105,12 +105,22 @@ def _bad_override(error: HydraException, cause: OmegaConfBaseException, words: S
         key = quoted[1] if quoted else ""
     if re.search(r"^Key '.*' (is )?not in ", reason) and isinstance(cause.parent_node, DictConfig):
         if may_be_added(Config, parse_key(key)):
-            return ConfigError.at(key, f"not there yet: add it with a leading +, +{key}=...", _word_for(words, key))
+            added = f"+{_with_points(key)}=..."
+            return ConfigError.at(key, f"not there yet: add it with a leading +, {added}", _word_for(words, key))
         word, names = str(cause.key), [str(name) for name in cause.parent_node]
         near = elsewhere(Config, word) or did_you_mean(word, names) or elsewhere(Config, word, cutoff=0.75)
         known = f" Known keys: {', '.join(names)}" if names else " What is above it holds a value, not keys."
         return ConfigError.at(key, f"unknown key.{near or known}", _word_for(words, key))
     return ConfigError.at(key, f"{head} {reason}".strip(), _word_for(words, key))
+
+
+def _with_points(key: str) -> str:
+    """Return a key as an override spells it: Hydra's grammar has no brackets.
+
+    >>> _with_points("cluster.hosts[0].devices")
+    'cluster.hosts.0.devices'
+    """
+    return re.sub(r"\[(\d+)\]", r".\1", key)
 
 
 def _unparsable(error: OverrideParseException) -> ConfigError:
@@ -120,6 +130,13 @@ def _unparsable(error: OverrideParseException) -> ConfigError:
         what = f"an override is KEY=VALUE, and a recipe is chosen with +recipe={name}"
         return ConfigError.at("", f"'{word}' is not an override: {what}")
     key, _, value = word.partition("=")
+    if _with_points(key) != key:
+        remedy = f"write {_with_points(key)}={value}"
+        return ConfigError.at(
+            key.lstrip("+~"),
+            f"a place in a list is set off by points, not by brackets: {remedy}",
+            f"command line: {word}",
+        )
     # Hydra reads a backslash before a quote as part of the quote.
     quoted = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
     shell = shlex.quote(f'{key}="{quoted}"')
