@@ -33,6 +33,9 @@ def test_the_recipes_pass(validator, file):
         "hydra: {sweeper: {params: {loader.batch_size: '8,16'}}}",
         "sampling: {drop_last: pad}\nreports: {progress: false}",
         "defaults: [{override /job: plan}]",
+        "defaults: [{override /cluster: two_hosts}]\ncluster: {partition_ratios: [3, 0.5], rendezvous: {min_hosts: 1}}",
+        "cluster: {hosts: [{name: a, devices: 2, ratios: [3, 2.5]}, {name: b, devices: [0, 'xpu:1', cpu]}]}",
+        "cluster: {hosts: [{name: '${oc.env:HOSTNAME}', address: 'fe80::1', devices: '${oc.env:N}'}]}",
     ],
 )
 def test_what_is_right_passes(validator, text):
@@ -56,6 +59,14 @@ def test_what_is_right_passes(validator, text):
         "sampling: {drop_last: padd}",
         "engine: {_target_: os.system}",
         "source: {path: 3}",
+        "cluster: {partition_ratios: [3, 0]}",
+        "cluster: {partition_ratios: 3}",
+        "cluster: {hosts: {name: a}}",
+        "cluster: {hosts: [{name: a, device: 2}]}",
+        "cluster: {hosts: [{name: a, devices: 0}]}",
+        "cluster: {hosts: [{name: a, devices: [gpu]}]}",
+        "cluster: {hosts: [{name: a b}]}",
+        "cluster: {rendezvous: {min_host: 1}}",
     ],
 )
 def test_what_is_wrong_is_marked(validator, text):
