@@ -48,7 +48,17 @@ SETTINGS = {
         "dataset",
     ],
     "room": ["middle", "huge", "tiny"],
-    "order": ["uniform", "weighted", "blocked", "bucketed", "sampler", "batch sampler", "storage"],
+    "order": [
+        "uniform",
+        "weighted",
+        "blocked",
+        "bucketed",
+        "sampler",
+        "batch sampler",
+        "storage",
+        "lanes",
+        "few lanes",
+    ],
     "mode": ["streaming", "auto", "resident"],
     "batch_size": [16, 37],
     "drop_last": [True, False, "pad"],
@@ -185,6 +195,10 @@ def options_of(case, source):
             del stream["batch_size"]
         case "storage":
             stream["shuffle"] = False
+        case "lanes":
+            stream["order"] = "lanes"
+        case "few lanes":
+            stream |= {"order": "lanes", "num_lanes": case["ranks"] * (1 if case["batch_size"] in (37, None) else 4)}
     stream["transforms"] = {
         "none": None,
         "fused": [RandomCrop(8, padding=2), HorizontalFlip(), Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.25])],
