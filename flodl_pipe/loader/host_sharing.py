@@ -205,7 +205,7 @@ def _refusals(answers: Sequence[Mapping[str, Any]], group: Sequence[int]) -> dic
 def why_not_together(sampling: SamplingConfig) -> str | None:
     """Return why the ranks of a host have no use for each other's samples; None where they do."""
     # A rank of this order never asks for another one's samples.
-    return "each rank has samples of its own (sampling.order=lanes)" if str(sampling.order) == "lanes" else None
+    return "each rank has samples of its own (sampling.order=lanes)" if sampling.order == "lanes" else None
 
 
 def _hosts(world: "World") -> dict[str, list[int]]:

@@ -56,7 +56,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(path: Path, tokens: Path) -> dict[str, list[Any]]:
     """What two ranks of a host tell of each way to run; they are started once for all of them."""
-    half, whole = HALF + 4 * RING, 2 * N * (ROW + 1) + 4 * RING
+    half, whole, small = HALF + 4 * RING, 2 * N * (ROW + 1) + 4 * RING, {"memory_bytes": 2 << 20}
     found = results(
         run_all,
         2,
@@ -70,6 +70,8 @@ def two(path: Path, tokens: Path) -> dict[str, list[Any]]:
             "large": ("records", (path, 64 << 20, 2, {"readers": 1, "own_set": 0})),
             "resident": ("records", (path, 64 << 20, 2, {"mode": "resident", "own_set": 0})),
             "one on a device": ("records", (path, 64 << 20, 2, {"first_on_device": True, "own_set": 0})),
+            "devices": ("records", (path, half, 3, {"device": "simulated", "mode": "streaming", "simulated": small})),
+            "lanes": ("records", (path, half, 2, {"order": "lanes"})),
             "tokens": ("tokens", (tokens, 1_600_000, 3)),
             "dataset": ("dataset", (3 * N * 530 + 4 * RING, 3)),
             "fork": ("fork", (path, half)),
@@ -115,7 +117,18 @@ def require_read_once(found: list[dict[str, Any]], held: int) -> None:
 def test_the_stream_is_the_same_however_samples_are_kept(
     two: dict[str, list[Any]], once: dict[int, str | None], tokens: Path
 ) -> None:
-    for name in ("inline", "read ahead", "apart", "3:1", "whole", "small", "large", "resident", "one on a device"):
+    for name in (
+        "inline",
+        "read ahead",
+        "apart",
+        "3:1",
+        "whole",
+        "small",
+        "large",
+        "resident",
+        "one on a device",
+        "devices",
+    ):
         assert joined(two[name]) == once[len(two[name][0]["epochs"])], name
     assert joined(two["tokens"]) == alone(_tokens(tokens), 3)
 
@@ -199,6 +212,30 @@ def test_samples_of_a_dataset_of_ones_own_are_read_once_by_the_host(two: dict[st
     assert sum(one["reads"] for one in found) == pytest.approx(N, abs=50)  # a few are looked at while it is built
     for one in found:
         assert one["epochs"][2]["hits"] == one["epochs"][2]["rows"]
+
+
+def test_ranks_with_devices_have_pools_of_their_own_and_one_cache_behind_them(two: dict[str, list[Any]]) -> None:
+    (held,) = {one["held"] for one in two["devices"]}
+    assert 0.3 * N < held < N
+    for one in two["devices"]:
+        assert one["cached_bytes"] > 0
+        last = one["epochs"][2]
+        assert last["hits"] / last["rows"] > held / N  # what the pool has comes on top
+
+
+def test_ranks_of_the_lanes_order_keep_their_own_samples(two: dict[str, list[Any]]) -> None:
+    for one in two["lanes"]:
+        assert one["cached_bytes"] == 0
+        assert one["epochs"][1]["hits"] > 0
+
+
+def test_memory_of_all_ranks_is_what_they_were_granted(two: dict[str, list[Any]]) -> None:
+    for name in ("inline", "whole", "large", "tokens"):
+        found = two[name]
+        granted = sum(one["grants"]["RAM cache"] for one in found)
+        for one in found:  # each maps all of it, and it is there once
+            assert 0.9 * granted < one["cached_bytes"] < granted + (4 << 20), name
+    assert all(one["cached_bytes"] == 0 for one in two["apart"])
 
 
 def test_a_fork_of_a_rank_reads_by_itself_and_meets_nobody(two: dict[str, list[Any]]) -> None:
