@@ -134,8 +134,8 @@ def run_ranks(command: HostCommand) -> RankFailure | None:
         SystemExit: after another signal, likewise, with status 128 + signal.
     """
     with _agent_process(command.environment):
-        arguments = parse_args([*command.torchrun, *command.program])
-        config, program, words = config_from_args(arguments)  # type: ignore[no-untyped-call]
+        arguments = parse_args([*command.torchrun, *command.program])  # type: ignore[no-untyped-call]
+        config, program, words = config_from_args(arguments)
         try:
             elastic_launch(config, program)(*words)
         except ChildFailedError as error:

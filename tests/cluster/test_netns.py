@@ -4,6 +4,8 @@ The lines that a launch prints are given to a shell in each of them, as they are
 """
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -94,17 +96,21 @@ class Hosts:
         cluster = ClusterConfig(hosts=hosts, rendezvous=rendezvous)
         return list(host_commands(cluster, words, program=[str(self.script)], environment={}))
 
-    def start(self, command):
-        """Give the line of a host to a shell there."""
-        outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    def start(self, host, line):
+        """Give a line to a shell on a host."""
+        outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "FLODL_PIPE_HOST", "FLODL_PIPE_CONFIG_PATH")
+        inherited = {name: value for name, value in os.environ.items() if name not in outside}
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.names[command.host], "sh", "-c", command.line(torchrun_words())],
+            ["ip", "netns", "exec", self.names[host], "sh", "-c", line],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if name not in outside},
-            cwd=ROOT,
+            env={**inherited, "PYTHONPATH": str(ROOT)},
+            cwd=self.script.parent,
         )
+
+    def start_command(self, command):
+        return self.start(command.host, command.line(torchrun_words()))
 
 
 @pytest.fixture
@@ -126,13 +132,32 @@ def test_the_ranks_of_two_hosts_find_each_other_whoever_is_first(hosts, backend,
     commands = sorted(hosts.commands("few", backend=backend), key=lambda command: command.host == late)
     running = []
     for command in commands:
-        running.append(hosts.start(command))
+        running.append(hosts.start_command(command))
         time.sleep(2)
     ended = [process.communicate(timeout=100) for process in running]
     assert [process.returncode for process in running] == [0, 0], ended
     out = "".join(out for out, _ in ended)
     assert out.count("ranks: a/0 a/1 b/0\n") == 1
     assert out.count("done\n") == 3
+
+
+def test_the_line_that_one_host_prints_is_all_that_the_other_needs(hosts):
+    described = ",".join(
+        f"{{name: {name}, address: 10.77.0.{number}, interface: {hosts.interfaces[name]}, devices: {devices}}}"
+        for name, number, devices in (("a", 1, 2), ("b", 2, 1))
+    )
+    words = ["+recipe=olmo_shards", "source.seq_len=64", "loader.device=cpu", "loader.global_batch_size=12"]
+    words += ["job.max_steps=10", "reports.progress=false", "cluster.timeout_s=60"]
+    alone = [sys.executable, "-m", "flodl_pipe", *words]
+    first = hosts.start("a", f"FLODL_PIPE_HOST=a {shlex.join([*alone, f'cluster.hosts=[{described}]', 'job=launch'])}")
+    assert first.stdout.readline() == "# host b, 1 rank:\n"
+    second = hosts.start("b", first.stdout.readline())
+    (out, err), (silence, _) = first.communicate(timeout=120), second.communicate(timeout=120)
+    assert (first.returncode, second.returncode) == (0, 0), err
+    assert [line.split()[0] for line in out.splitlines() if " of all; waited" in line] == ["a/0", "a/1", "b/0"]
+    one = hosts.start("b", shlex.join(alone)).communicate(timeout=120)[0]
+    (digest,) = re.findall(r"^  digest .*$", one, flags=re.MULTILINE)
+    assert re.findall(r"^  digest .*$", out + silence, flags=re.MULTILINE) == [digest]
 
 
 def impatient(command):
@@ -146,7 +171,7 @@ def test_a_host_that_dies_leaves_the_others_to_go_on(hosts):
 
     Half a minute of that is torch's patience with hosts that might still come, which is cut short here.
     """
-    first, second = (hosts.start(impatient(command)) for command in hosts.commands("many", min_hosts=1))
+    first, second = (hosts.start_command(impatient(command)) for command in hosts.commands("many", min_hosts=1))
     assert first.stdout.readline() == "ranks: a/0 a/1 b/0\n"
     killed_at = time.monotonic()
     hosts.kill("b")
