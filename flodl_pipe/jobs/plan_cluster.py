@@ -104,7 +104,7 @@ def cluster_sections(config: Config, found: Outline | StreamOutline | None) -> t
     epoch = None if data.steps is None else epoch_rows(data.steps, shares.rows, shares.cut_last)
     last = () if epoch is None else epoch.last
     groups = places.alike(shares.rows, last)
-    kinds = places.alike(shares.rows, last, held.pool, by_host=[held.ram, can_read or ()])
+    kinds = places.alike(shares.rows, last, held.pool, by_host=[held.ram, *([] if can_read is None else [can_read])])
     by_way: dict[Way, list[HostFinds]] = {}
     if epoch is not None and not data.tiers_off and held.is_something:
         by_way = {
@@ -121,6 +121,13 @@ def cluster_sections(config: Config, found: Outline | StreamOutline | None) -> t
             idle_grid(shares.sharings, speeds, kinds_of_speed),
         )
     finds = by_way.get(here)
+    reading: tuple[Section | Grid, ...] = ()
+    if not data.is_in_memory:
+        limits = reading_rows(finds, kinds, shares.rows, data.row_bytes, step_s, can_read)
+        reading = (
+            rate_grid(by_way, kinds, data, shares.rows, step_s, can_read),
+            Section("Reading by the cluster", limits),
+        )
     noted = note_rows(config, job, data, finds, is_bound=shares.is_bound)
     return (
         Section("Cluster", cluster_rows(config, places, data, shares.why)),
@@ -129,8 +136,7 @@ def cluster_sections(config: Config, found: Outline | StreamOutline | None) -> t
         Section("Kept by the cluster", kept_rows(data, held, places)),
         *(tier_grid(way, found_here, kinds, data.row_bytes, here=way == here) for way, found_here in by_way.items()),
         *pace_parts,
-        rate_grid(by_way, kinds, data, shares.rows, step_s, can_read),
-        Section("Reading by the cluster", reading_rows(finds, kinds, shares.rows, data.row_bytes, step_s, can_read)),
+        *reading,
         *((Section("Notes on the cluster", noted),) if noted else ()),
     )
 

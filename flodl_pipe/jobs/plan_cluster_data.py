@@ -52,6 +52,7 @@ class ClusterData:
         record_bytes: What a disk stage needs for a row.
         ahead: Whether the RAM cache is filled ahead.
         tiers_off: Why it cannot be told what tiers hold; empty where it can.
+        is_in_memory: Whether every rank holds all of it from the start, and batches read nothing.
     """
 
     told: str
@@ -67,6 +68,7 @@ class ClusterData:
     record_bytes: int = 1
     ahead: bool = True
     tiers_off: str = ""
+    is_in_memory: bool = False
 
 
 def data_of(config: Config, found: Outline | StreamOutline | None, context: RunContext) -> ClusterData:
@@ -110,8 +112,9 @@ def _of_source(config: Config, found: Outline, global_batch: int, context: RunCo
     off = off or why_not_foretold(found)
     if not off and isinstance(order, WeightedOrder | DrawnOrder | MixtureOrder):
         off = "samples are drawn, some more often than others; the tiers of one rank are foretold above"
-    if not off and not resident_bytes(source):
-        off = "every rank holds the whole set in its own memory, where the source has put it: nothing is read later"
+    in_memory = not off and not resident_bytes(source)
+    if in_memory:
+        off = "every rank has the whole set in its own memory, where the source puts it; batches read nothing"
     extents = source.extents if isinstance(source, BundledSource) else None
     kept: float = row_bytes + _ROW_EXTRA_BYTES
     if extents is not None and not order.tag.startswith("lanes "):
@@ -131,6 +134,7 @@ def _of_source(config: Config, found: Outline, global_batch: int, context: RunCo
         row_bytes + _RECORD_EXTRA_BYTES,
         found.plan.num_readers > 0 and not isinstance(source, UserSource),
         off,
+        in_memory,
     )
 
 

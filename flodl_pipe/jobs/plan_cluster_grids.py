@@ -24,7 +24,7 @@ TITLES: dict[Way, str] = {
 Cells = tuple[str, ...]
 
 _TO, _RUN = " .. ", " /"
-_MOST_LETTERS = 22
+_MOST_LETTERS, _FEW_LETTERS = 22, 16
 
 
 @final
@@ -85,7 +85,8 @@ def tier_grid(way: Way, finds: Sequence[HostFinds], groups: Sequence[Alike], row
         )
         for group, one in zip(groups, finds, strict=True)
     ]
-    return Grid(f"{TITLES[way]}{_configured(here)}", header, _lines(rows))
+    letters = _MOST_LETTERS if len(split) < 3 else _FEW_LETTERS
+    return Grid(f"{TITLES[way]}{_configured(here)}", header, _lines(rows, letters))
 
 
 def pace_grid(sharings: Sequence[Sharing], num_steps: int | None) -> Grid:
@@ -154,25 +155,29 @@ def rate_grid(
         if step_s is not None and stated is not None:
             cells.append(_size(stated[group.first_host]))
         lines.append(tuple(cells))
-    title = "Bytes that each host reads in a step" if step_s is None else "Bytes a second that hosts read where no rank waits"
+    title = (
+        "Bytes that each host reads in a step"
+        if step_s is None
+        else "Bytes a second that hosts read where no rank waits"
+    )
     return Grid(title, tuple(header), _lines(lines))
 
 
-def _lines(rows: Sequence[Cells]) -> tuple[Cells, ...]:
+def _lines(rows: Sequence[Cells], letters: int = _MOST_LETTERS) -> tuple[Cells, ...]:
     """Return the lines of a table: hosts that follow each other and look alike in one, and not too many."""
     merged: list[Cells] = []
     for _, alike in groupby(rows, key=lambda row: (row[1:], _RUN in row[0] and row[0])):
         same = list(alike)
         names = [same[0][0].split(_TO)[0], same[-1][0].split(_TO)[-1]] if len(same) > 1 else [same[0][0]]
-        merged.append((_short(_TO.join(names)), *same[0][1:]))
+        merged.append((_short(_TO.join(names), letters), *same[0][1:]))
     blank = ("...", *("" for _ in rows[0][1:]))
     return tuple(shown_lines(merged, blank))
 
 
-def _short(names: str) -> str:
-    """Return names in at most as many letters as there is room for, shortened in the middle."""
-    half = (_MOST_LETTERS - 2) // 2
-    return names if len(names) <= _MOST_LETTERS else f"{names[:half]}..{names[-half:]}"
+def _short(names: str, letters: int) -> str:
+    """Return names in at most so many letters, shortened in the middle."""
+    half = (letters - 2) // 2
+    return names if len(names) <= letters else f"{names[:half]}..{names[-half:]}"
 
 
 def _runs(group: Alike, *columns: Sequence[object]) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ Thousands of hosts are a few kinds. Whatever is worked out for each rank, hosts 
 same become one line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -109,11 +109,7 @@ class Places:
             return tuple(value)
         if len(value) == len(self.entries):
             return tuple(value[entry] for entry in self.entry_of)
-        raise ConfigError.at(
-            f"job.{key}",
-            f"must have one number for each of the {self._lengths(len(self.entries), self.num_hosts, 'hosts')}, got "
-            f"{len(value):,}; give as many, or one number for all",
-        )
+        raise self._wrong_length(key, value, {"entry": len(self.entries), "host": self.num_hosts})
 
     def each_rank(self, key: str, value: Number | list[Number] | None) -> tuple[Number, ...] | None:
         """Return a number for each rank; None where nothing is said.
@@ -136,18 +132,18 @@ class Places:
         elif len(value) == len(self.entries):
             parts = [[one] * devices for one, (_, devices) in zip(value, self.entries, strict=True)]
         else:
-            entries = f", of the {firsts[-1]:,} devices of its entries" if firsts[-1] != self.num_ranks else ""
-            known = self._lengths(len(self.entries), self.num_ranks, "ranks")
-            raise ConfigError.at(
-                f"job.{key}",
-                f"must have one number for each of the {known}{entries}, got {len(value):,}; give as many, or one "
-                "number for all",
+            raise self._wrong_length(
+                key, value, {"entry": len(self.entries), "device": firsts[-1], "rank": self.num_ranks}
             )
         return tuple(one for entry in self.entry_of for one in parts[entry])
 
-    def _lengths(self, num_entries: int, num_places: int, what: str) -> str:
-        entries = f"{num_entries:,} entries of cluster.hosts"
-        return entries if num_entries == num_places else f"{num_places:,} {what}, or of the {entries}"
+    def _wrong_length(self, key: str, value: Sequence[float], known: Mapping[str, int]) -> ConfigError:
+        words = {"entry": "for each entry of cluster.hosts", "device": "for each device of those"}
+        lengths = {count: words.get(what, f"for each {what}") for what, count in reversed(list(known.items()))}
+        ways = " or ".join(f"{count:,} ({what})" for count, what in sorted(lengths.items()))
+        return ConfigError.at(
+            f"job.{key}", f"must be one number, or a list of {ways}, in order; got a list of {len(value):,}"
+        )
 
     def alike(self, *columns: Sequence[object], by_host: Sequence[Sequence[object]] = ()) -> list[Alike]:
         """Return the hosts, those next to each other together for which all that is said is the same.

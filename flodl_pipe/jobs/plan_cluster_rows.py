@@ -20,6 +20,7 @@ Rows = tuple[tuple[str, str], ...]
 _NOTICEABLE = 1.02
 # An epoch that finds less than this part of what tiers find in the end is told of.
 _NEARLY = 0.9
+_MOST_DEVICES = 4
 
 
 def cluster_rows(config: Config, places: Places, data: ClusterData, shares_why: str) -> Rows:
@@ -56,17 +57,18 @@ def _ranks(places: Places, group: Alike, rows: Sequence[int], epoch: EpochRows |
     label = f"{group.first_rank:,}" if last == group.first_rank else f"{group.first_rank:,} .. {last:,}"
     devices = [places.layout.slots[rank].device for rank in group.ranks]
     named = [device for device in devices if device is not None]
-    where = ""
-    if named:
-        where = f" ({named[0]})" if len(named) == 1 else f" ({named[0]} .. {named[-1]})"
+    where = f" ({', '.join(named)})" if named else ""
+    if len(named) > _MOST_DEVICES:
+        where = f" ({named[0]} .. {named[-1]})"
     parts: list[list[int]] = []
     for rank in group.ranks:
         if parts and parts[-1][1] == rows[rank]:
             parts[-1][0] += 1
         else:
             parts.append([1, rows[rank]])
-    shares = ", ".join(f"{count} x {share:,}" for count, share in shown_lines(parts, [0, 0]))
-    shares = shares.replace("0 x 0", "...")
+    shares = ", ".join(
+        shown_lines([f"{count} x {share:,}" if count > 1 else f"{share:,}" for count, share in parts], "...")
+    )
     text = f"{group.names}{where}: {shares} rows"
     if epoch is not None:
         of_epoch = [epoch.of(rank) for rank in group.ranks]
