@@ -3,10 +3,10 @@
 Samples are dealt once into ``V`` lanes. An epoch shuffles each lane by itself, and takes ``m`` rows of each in turn::
 
     storage   | 0 1 2 3 | 4 5 6 7 | 8 9 ...        stripes of V samples, here 4
-    dealt     | 3 0 1 2 | 4 5 6 7 | ...            each turned by a keyed number of places: one sample to each lane
-    lanes       3 4 .. | 0 5 .. | 1 6 .. | 2 7 ..  the same in every epoch
-    shuffled    4 3 .. | 0 5 .. | 6 1 .. | 7 2 ..  each by a key of the lane and the epoch
-    epoch     | 4 0 6 7 | 3 5 1 2 | ...            blocks of m rows of lane 0, m of lane 1, ...; here m = 1
+    dealt     | 3 1 0 2 | 4 6 5 7 | ...            each turned by a keyed number of places: one sample to each lane
+    lanes       3 4 .. | 1 6 .. | 0 5 .. | 2 7 ..  the same in every epoch
+    shuffled    4 3 .. | 1 6 .. | 5 0 .. | 7 2 ..  each by a key of the lane and the epoch
+    epoch     | 4 1 5 7 | 3 6 0 2 | ...            blocks of m rows of lane 0, m of lane 1, ...; here m = 1
 
 A block is a global batch of the run's first start, so a rank's share of it, cut between lanes, is some lanes as a
 whole, the same in every step: what a rank keeps in its tiers it asks for again. Which ranks there are, and what share
@@ -14,8 +14,8 @@ each has, decides who takes which lanes, and nothing else.
 
 What fills no block stands at the end: a block of fewer rows, and then what the first lanes have more than the others.
 
-A lane has one sample of each stripe: it comes from all over the data, whatever that is sorted by. Neighbours in storage
-lie in neighbouring lanes, so that what a rank owns is a piece of every stripe.
+A lane has one sample of each stripe: it comes from all over the data, whatever that is sorted by. Places of a stripe go
+to lanes in a keyed order, so that neighbours in storage, which may be alike, go to any ranks.
 
 The values are pinned by golden tests; another algorithm needs another :data:`ALGORITHM`, which is part of the tag.
 
@@ -29,7 +29,8 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.keyed.absorb import absorb, absorb_words
-from flodl_pipe.keyed.permute import MAX_ITEMS
+from flodl_pipe.keyed.permute import ALGORITHM as SHUFFLE
+from flodl_pipe.keyed.permute import MAX_ITEMS, permutation
 from flodl_pipe.keyed.permute_many import ALGORITHM as SHUFFLES
 from flodl_pipe.keyed.permute_many import MAX_MEMBERS, permutations
 from flodl_pipe.sampling.orders import EpochOrder
@@ -39,7 +40,7 @@ __all__ = ["ALGORITHM", "Deal", "LaneConstants", "LanesOrder", "constants_in"]
 ALGORITHM = "c1"
 """Name of the values this module produces; part of every cursor."""
 
-_DEAL_DOMAIN, _ROWS_DOMAIN = 0x1A9E, 0x1A90
+_TURNS_DOMAIN, _PLACES_DOMAIN, _ROWS_DOMAIN = 0x1A9E, 0x1A9F, 0x1A90
 _CONSTANTS = re.compile(rf"lanes {ALGORITHM} .*\blanes=([1-9][0-9]*) rows=([1-9][0-9]*) ")
 
 
@@ -69,6 +70,8 @@ def constants_in(tag: str) -> LaneConstants | None:
 class Deal:
     """Which lane has which sample: one of each stripe of ``V`` samples; of a last, short stripe only the first lanes.
 
+    Holds 16 bytes a lane, up to 65,536 lanes, and nothing above.
+
     Args:
         num_samples: ``N``.
         num_lanes: ``V``, at most ``N``.
@@ -84,31 +87,36 @@ class Deal:
         self.num_samples = num_samples
         self.num_lanes = num_lanes
         self.num_stripes, self.last_stripe = divmod(num_samples, num_lanes)
-        self._key = absorb(_DEAL_DOMAIN, num_samples, num_lanes, seed)
+        self._key = absorb(_TURNS_DOMAIN, num_samples, num_lanes, seed)
+        self._lanes = permutation(num_lanes, _PLACES_DOMAIN, num_samples, seed)
 
     def lanes_of(self, samples: IndexArray) -> IndexArray:
         """Return the lane of samples, int64, shape ``(K,)``; its row is ``sample // V``."""
         rows, places = np.divmod(samples, self.num_lanes)
-        sizes = self.sizes(rows)
-        places += self.turns(rows, sizes)
+        sizes = self._sizes(rows)
+        places += self._turns(rows, sizes)
         places -= np.where(places >= sizes, sizes, 0)
-        return places
+        lanes = self._lanes.at(places)
+        return lanes if isinstance(sizes, int) else np.where(rows < self.num_stripes, lanes, places)
 
     def samples_at(self, lanes: IndexArray, rows: IndexArray) -> IndexArray:
         """Return the sample in a row of a lane, int64, shape ``(K,)``."""
-        sizes = self.sizes(rows)
-        places = lanes - self.turns(rows, sizes)
+        sizes = self._sizes(rows)
+        places = self._lanes.inverse(lanes)
+        if not isinstance(sizes, int):
+            places = np.where(rows < self.num_stripes, places, lanes)
+        places -= self._turns(rows, sizes)
         places += np.where(places < 0, sizes, 0)
         places += rows * self.num_lanes
         return places
 
-    def sizes(self, rows: IndexArray) -> IndexArray | int:
+    def _sizes(self, rows: IndexArray) -> IndexArray | int:
         """Return how many samples stripes have, int64, shape ``(K,)``; a number where all have as many."""
-        if not self.last_stripe:
+        if not len(rows) or not self.last_stripe or int(rows.max()) < self.num_stripes:
             return self.num_lanes
         return np.where(rows < self.num_stripes, self.num_lanes, self.last_stripe)
 
-    def turns(self, rows: IndexArray, sizes: IndexArray | int) -> IndexArray:
+    def _turns(self, rows: IndexArray, sizes: IndexArray | int) -> IndexArray:
         """Return by how many places stripes are turned, int64, shape ``(K,)``; less than their sizes."""
         words: WordArray = absorb_words(self._key, rows.view(np.uint64))
         words >>= np.uint64(32)
@@ -149,7 +157,8 @@ class LanesOrder:
         self.rows = rows
         augmented = f" augment={num_repeats}" if num_repeats > 1 else ""
         self.tag = (
-            f"lanes {ALGORITHM} {SHUFFLES} picks={self.num_picks}{augmented} lanes={num_lanes} rows={rows} seed={seed}"
+            f"lanes {ALGORITHM} {SHUFFLE} {SHUFFLES} picks={self.num_picks}{augmented} lanes={num_lanes} rows={rows} "
+            f"seed={seed}"
         )
 
     @property
@@ -159,8 +168,8 @@ class LanesOrder:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that an epoch holds: a word for each lane."""
-        return 8 * self.num_lanes
+        """Bytes held for the whole run, and by an epoch: three words for each lane."""
+        return 24 * self.num_lanes
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch; see :class:`flodl_pipe.sampling.orders.Order`."""

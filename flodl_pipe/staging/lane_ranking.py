@@ -1,8 +1,8 @@
-"""Ranks of the samples that one rank of a run owns under the lanes order: its lanes, in storage order.
+"""Ranks of the samples that one rank of a run owns under the lanes order: stripe by stripe, in order of its lanes.
 
-Of each stripe of ``V`` samples it owns as many as it has lanes, next to each other (two pieces where they go round the
-stripe's end). So ranks ascend with storage, and what a tier fills ahead is read front to back, with gaps. Samples of
-other ranks have no rank: no tier takes them in. Arithmetic only, no tables.
+Of each stripe of ``V`` samples it owns as many as it has lanes. So ranks ascend with storage, but for the samples of a
+stripe, and what a tier fills ahead is read front to back, with gaps. Samples of other ranks have no rank: no tier takes
+them in. Arithmetic only, no tables.
 
 Shape letters: ``K`` samples asked for, ``R`` samples owned, ``V`` lanes.
 """
@@ -38,52 +38,34 @@ class LaneRanking:
         self._deal = deal
         self._first = first_lane
         self._num_lanes = num_lanes
-        self._in_last = max(0, min(first_lane + num_lanes, deal.last_stripe) - first_lane)
-        self._num_ranks = deal.num_stripes * num_lanes + self._in_last
+        in_last = max(0, min(first_lane + num_lanes, deal.last_stripe) - first_lane)
+        self._num_ranks = deal.num_stripes * num_lanes + in_last
         self.held_bytes = 0
         self.is_even = True
         self.is_part = num_lanes < deal.num_lanes
-        self.why = f"storage order of the samples in this rank's lanes, {num_lanes:,} of {deal.num_lanes:,}"
+        self.why = (
+            f"storage order, in stripes, of the samples in this rank's lanes, {num_lanes:,} of {deal.num_lanes:,}"
+        )
 
     def __len__(self) -> int:
         return self._num_ranks
 
     def ranks(self, indices: IndexArray) -> IndexArray:
         require_samples(indices, self._deal.num_samples)
-        rows, places = np.divmod(indices, self._deal.num_lanes)
-        sizes, owned, starts, wrapped = self._pieces(rows)
-        offsets = places - starts
-        offsets += np.where(offsets < 0, sizes, 0)
-        ranks = offsets + wrapped
-        ranks -= np.where(ranks >= owned, owned, 0)
-        ranks += rows * self._num_lanes
-        ranks[offsets >= owned] = self._num_ranks
+        ranks = self._deal.lanes_of(indices)
+        ranks -= self._first
+        # Seen as unsigned, a lane before the first is huge as well.
+        others = ranks.view(np.uint64) >= self._num_lanes
+        ranks += indices // self._deal.num_lanes * self._num_lanes
+        ranks[others] = self._num_ranks
         return ranks
 
     def samples(self, first_rank: int, last_rank: int) -> IndexArray:
-        rows, offsets = np.divmod(np.arange(first_rank, last_rank, dtype=np.int64), self._num_lanes)
-        sizes, owned, starts, wrapped = self._pieces(rows)
-        offsets -= wrapped
-        offsets += np.where(offsets < 0, owned, 0)
-        offsets += starts
-        offsets -= np.where(offsets >= sizes, sizes, 0)
-        offsets += rows * self._deal.num_lanes
-        return offsets
+        rows, lanes = np.divmod(np.arange(first_rank, last_rank, dtype=np.int64), self._num_lanes)
+        lanes += self._first
+        return self._deal.samples_at(lanes, rows)
 
     def runs(self, first_rank: int, last_rank: int) -> tuple[Run, ...] | None:
-        """Return None: one or two runs of each stripe are not few."""
+        """Return None: what a rank owns of a stripe are no runs."""
         del first_rank, last_rank
         return None
-
-    def _pieces(self, rows: IndexArray) -> tuple[IndexArray | int, IndexArray | int, IndexArray, IndexArray]:
-        """Return of stripes: size, samples owned, place of the first lane's, and how many go round the end."""
-        sizes = self._deal.sizes(rows)
-        owned = (
-            self._num_lanes
-            if isinstance(sizes, int)
-            else np.where(rows < self._deal.num_stripes, self._num_lanes, self._in_last)
-        )
-        starts = np.minimum(self._first, sizes) - self._deal.turns(rows, sizes)
-        starts += np.where(starts < 0, sizes, 0)
-        wrapped: IndexArray = np.maximum(starts + owned - sizes, 0)
-        return sizes, owned, starts, wrapped

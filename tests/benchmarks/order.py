@@ -15,6 +15,7 @@ from flodl_pipe.keyed.permute import permutation
 from flodl_pipe.sampling.blocked import BlockedOrder
 from flodl_pipe.sampling.bucketed import BucketedOrder
 from flodl_pipe.sampling.drawn import DrawnOrder
+from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.orders import SequentialOrder, UniformOrder
 from flodl_pipe.sampling.weighted import WeightedOrder
 
@@ -76,6 +77,8 @@ def orders():
     yield "sequential", SequentialOrder(LARGE), 5
     yield "uniform", UniformOrder(LARGE, 42), 25
     yield "uniform, augment 4", UniformOrder(4 * LARGE, 42, num_repeats=4), 25
+    for num_lanes, rows in ((512, 1), (64, 8)):
+        yield f"lanes, {num_lanes}", LanesOrder(LARGE, 42, num_lanes=num_lanes, rows=rows), 150
     yield "drawn", DrawnOrder(LARGE, LARGE, 42), 25
     for n, most in ((10**3, 100), (10**6, 200), (10**7, 800)):
         yield f"weighted, {n:,} samples", WeightedOrder(rng.random(n), LARGE, 42, num_samples=n), most

@@ -15,27 +15,27 @@ from flodl_pipe.sampling.steps import Steps
     [
         (
             (1003, 16, 2, 1),
-            "lanes c1 m1 picks=1003 lanes=16 rows=2 seed=42",
-            [674, 824, 766, 456, 216, 921],
-            [816, 947, 90],
+            "lanes c1 f6v1 m1 picks=1003 lanes=16 rows=2 seed=42",
+            [682, 816, 761, 451, 220, 925],
+            [818, 959, 83],
         ),
         (
             (1003, 16, 2, 3),
-            "lanes c1 m1 picks=3009 augment=3 lanes=16 rows=2 seed=42",
-            [101, 233, 1339, 1730, 839, 2109],
-            [1463, 2739, 625],
+            "lanes c1 f6v1 m1 picks=3009 augment=3 lanes=16 rows=2 seed=42",
+            [125, 209, 1324, 1763, 851, 2073],
+            [1442, 2766, 652],
         ),
         (
             (10**6, 512, 1, 1),
-            "lanes c1 m1 picks=1000000 lanes=512 rows=1 seed=42",
-            [651725, 739814, 6711, 775227, 404188, 385093],
-            [436532, 626376, 940624],
+            "lanes c1 f6v1 m1 picks=1000000 lanes=512 rows=1 seed=42",
+            [651642, 739463, 6706, 775247, 404428, 385454],
+            [436476, 626417, 940559],
         ),
         (
             (10**12, 64, 8, 1),
-            "lanes c1 m1 picks=1000000000000 lanes=64 rows=8 seed=42",
-            [502838186059, 377183346403, 84910048797, 979356274448, 392701789008, 465437094508],
-            [172912629476, 329026648778, 216201814717],
+            "lanes c1 f6v1 m1 picks=1000000000000 lanes=64 rows=8 seed=42",
+            [502838186076, 377183346420, 84910048814, 979356274465, 392701789025, 465437094525],
+            [172912629474, 329026648776, 216201814715],
         ),
     ],
 )
@@ -174,12 +174,20 @@ def test_batches_of_sorted_data_are_mixed_as_well_as_uniform_ones(rows):
 
 def test_data_that_repeats_with_the_lanes_is_dealt_to_all_of_them():
     """Were stripes not turned, each lane would have one class of data whose classes alternate."""
-    deal = Deal(64_000, 64, 9)
-    classes = np.arange(64_000) % 64
-    turns = (deal.lanes_of(np.arange(64_000)) - classes)[::64] % 64
-    counts = np.bincount(turns, minlength=64)
+    first = Deal(64_000, 64, 9).lanes_of(np.arange(0, 64_000, 64))
+    counts = np.bincount(first, minlength=64)
     chi_squared = ((counts - 1000 / 64) ** 2 / (1000 / 64)).sum()
     assert abs(chi_squared - 63) < 5 * np.sqrt(2 * 63)
+
+
+def test_a_rank_owns_of_every_class_its_part_also_where_a_class_is_less_than_a_stripe():
+    """Neighbours in storage go to any lanes: were they to lie next to each other, a rank would lack whole classes."""
+    n, num_lanes, num_classes = 20_480, 512, 100
+    lanes = Deal(n, num_lanes, 3).lanes_of(np.arange(n))
+    for rank in range(8):
+        owned = np.flatnonzero(lanes // 64 == rank)
+        counts = np.bincount(owned * num_classes // n, minlength=num_classes)
+        assert abs(counts - 25.6).max() < 5 * np.sqrt(25.6)
 
 
 def test_two_samples_meet_in_a_batch_as_often_as_in_a_uniform_one():
@@ -211,7 +219,7 @@ def test_constants_are_told_by_the_tag_and_by_no_other_tag():
     assert constants_in(LanesOrder(100, 42, num_lanes=8, rows=2, num_repeats=3).tag) == LaneConstants(8, 2)
     for tag in ("uniform f6v1 picks=100 seed=42", "bucketed l1 f6v1 picks=10 rows=2 pool=3 lengths=ab seed=1", ""):
         assert constants_in(tag) is None
-    assert constants_in("lanes c0 m1 picks=100 lanes=8 rows=2 seed=42") is None
+    assert constants_in("lanes c0 f6v1 m1 picks=100 lanes=8 rows=2 seed=42") is None
 
 
 @pytest.mark.parametrize(

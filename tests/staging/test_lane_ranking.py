@@ -1,4 +1,4 @@
-"""What a rank owns under lanes: its samples in storage order, and no place for those of others."""
+"""What a rank owns under lanes: its samples stripe by stripe, and no place for those of others."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from flodl_pipe.staging.lane_ranking import LaneRanking
 
 @settings(max_examples=300, deadline=None)
 @given(n=st.integers(1, 120), data=st.data())
-def test_owned_samples_are_ranked_in_storage_order_and_others_not_at_all(n, data):
+def test_owned_samples_are_ranked_by_stripe_and_lane_and_others_not_at_all(n, data):
     num_lanes = data.draw(st.integers(1, n))
     first = data.draw(st.integers(0, num_lanes - 1))
     count = data.draw(st.integers(1, num_lanes - first))
@@ -20,6 +20,7 @@ def test_owned_samples_are_ranked_in_storage_order_and_others_not_at_all(n, data
     ranking = LaneRanking(deal, first, count)
     lanes = deal.lanes_of(np.arange(n))
     owned = np.flatnonzero((lanes >= first) & (lanes < first + count))
+    owned = owned[np.lexsort((lanes[owned], owned // num_lanes))]
     assert len(ranking) == len(owned)
     assert ranking.is_part == (count < num_lanes)
     low = data.draw(st.integers(0, len(owned)))
@@ -60,5 +61,5 @@ def test_it_takes_no_memory_and_a_trillion_samples():
     assert len(ranking) == 125 * 10**9
     ranks = np.arange(1000, dtype=np.int64) * 124_999_999
     samples = ranking.samples(int(ranks[7]), int(ranks[7]) + 3)
-    assert (np.diff(samples) > 0).all()
+    assert (np.abs(np.diff(samples)) < 2 * 512).all()
     assert ranking.ranks(samples).tolist() == [int(ranks[7]) + i for i in range(3)]
