@@ -89,8 +89,26 @@ def test_a_range_is_filled_once_by_all_together_each_its_stripe() -> None:
     assert num_read == len(sum(read, []))
     # Each sample once, but where two claim a chunk in the same microsecond; they meet at three.
     assert 200 <= num_read <= 200 + 3 * 5
-    firsts = [own[0] for own in read if own]
-    assert set(firsts) <= {40, 105, 170}  # a third each, in whole chunks
+
+
+def test_ranks_read_stripes_of_their_own_and_then_the_ends_of_the_others() -> None:
+    sources = [Stamped(200) for _ in range(3)]
+    caches = shared_caches(sources, StorageOrder(200), 0, 200, chunk_bytes=5 * sources[0].spec.row_bytes)
+    chunks = [cache._chunks for cache in caches]
+    found: list[list[int]] = [[], [], []]
+    for turn in range(40):  # the first rank reads as many as the others together
+        place = (0, 1, 0, 2)[turn % 4]
+        one = chunks[place]
+        assert one is not None
+        taken = one.take(0)
+        assert taken is not None
+        assert taken[1] - taken[0] == 5
+        found[place].append(taken[0] // 5)
+    assert found[0][:17] == [*range(13), 25, 24, 23, 22]  # up to where it meets the second
+    assert found[0][17:19] == [39, 38]
+    assert found[1][:9] == list(range(13, 22))
+    assert found[2][:9] == list(range(26, 35))
+    assert sorted(sum(found, [])) == list(range(40))
 
 
 def test_a_rank_alone_at_filling_fills_it_all_and_does_what_others_claimed_last() -> None:
