@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from flodl_pipe import errors
     from flodl_pipe.batch.batch import Batch
     from flodl_pipe.batch.spec import SampleSpec
+    from flodl_pipe.loader.attach import accumulation_weights, attach
     from flodl_pipe.loader.loader import Loader
     from flodl_pipe.pipeline import load
     from flodl_pipe.sources.protocol import Source
 
-__all__ = ["Batch", "Loader", "SampleSpec", "Source", "errors", "load"]
+__all__ = ["Batch", "Loader", "SampleSpec", "Source", "accumulation_weights", "attach", "errors", "load"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -25,6 +26,8 @@ _HOMES = {
     "Loader": "flodl_pipe.loader.loader",
     "SampleSpec": "flodl_pipe.batch.spec",
     "Source": "flodl_pipe.sources.protocol",
+    "accumulation_weights": "flodl_pipe.loader.attach",
+    "attach": "flodl_pipe.loader.attach",
     "load": "flodl_pipe.pipeline",
 }
 

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from flodl_pipe.arrays import Array
+from flodl_pipe.cluster.agree import agree, outcome
 from flodl_pipe.cluster.context import RunContext
+from flodl_pipe.cluster.joining import Joined, join
+from flodl_pipe.cluster.placement import local_config
+from flodl_pipe.cluster.signature import config_facts
 from flodl_pipe.config.compose import instantiate_engine, load_config
 from flodl_pipe.config.job import PlanJob
 from flodl_pipe.config.loader import COLLATIONS
 from flodl_pipe.config.root import Config
 from flodl_pipe.config.sampling import INVERSE_FREQUENCY
-from flodl_pipe.errors import ClusterError, FlodlPipeError, LoaderError
+from flodl_pipe.errors import ClusterError, FlodlPipeError, LoaderError, SourceError
 from flodl_pipe.loader.arguments import OMITTED, grouped, split_arguments
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.outline import Outline, first_global_batch, outline_engine
@@ -39,7 +43,8 @@ def load(
         name_or_override: Name of a recipe, or an override such as ``source.path=...``.
         overrides: Further overrides, as on the command line.
         config_dir: Folder with recipes and groups of one's own, like ``--config-dir``.
-        context: Rank and world size, where one builds the ranks oneself; None: this process, which must be alone.
+        context: Rank and world size, where one builds the ranks oneself; None: this process among those of
+            torch.distributed, which must be initialised where there are several. All ranks must call this alike.
 
     Returns:
         A loader; close it, or use it in a ``with`` statement, when its threads and files should go before it does.
@@ -48,7 +53,7 @@ def load(
         ConfigError: if the recipe or a value is wrong.
         SourceError: if data is missing or not what the config says.
         StagingError: if memory is refused.
-        ClusterError: if there is more than one rank.
+        ClusterError: if ranks are missing, or do not agree on data, order or config; the odd ones are named.
     """
     config = load_config(name_or_override, *overrides, config_dir=config_dir)
     loader: Loader = instantiate_engine(config, context=context)
@@ -60,33 +65,62 @@ def build_loader(
     *,
     keep_digest: bool = False,
     context: RunContext | None = None,
+    joined: Joined | None = None,
     source: Source | Stream | None = None,
     num_epochs: int | None = None,
 ) -> Loader:
-    """Build the loader that a config describes.
+    """Build the loader that a config describes. Where there are several ranks, all must do so; they agree here.
 
     Args:
         cfg: The validated config.
         keep_digest: Whether the loader sums a hash of every delivered row.
-        context: Rank and world size; None: this process's, which must be alone.
+        context: Rank and world size, for ranks that are built by hand and do not talk to each other.
+        joined: This process among all, where that is known already; None: it is found out.
         source: What another loader of the same config reads, to read it too; None: open it anew.
         num_epochs: Epochs of the whole run, where they are known.
 
     Raises:
         SourceError: if data is missing or not what the config says.
         StagingError: if memory is refused.
-        ClusterError: if there is more than one rank.
+        ClusterError: if ranks are missing, or do not agree on data, order or config; the odd ones are named.
     """
-    context = context or _alone()
-    if source is None:
-        source = build_source(cfg.source, cfg.data_dir, cfg.allow_import)
-    return Loader(
-        source,
-        **_keywords(cfg, source),
-        keep_digest=keep_digest,
-        context=context,
-        num_epochs=num_epochs,
-    )
+
+    def build(cfg: Config, context: RunContext) -> Loader:
+        found = build_source(cfg.source, cfg.data_dir, cfg.allow_import) if source is None else source
+        return Loader(found, **_keywords(cfg, found), keep_digest=keep_digest, context=context, num_epochs=num_epochs)
+
+    if context is not None:
+        return build(cfg, context)
+    joined = joined or join(cfg.cluster)
+    placed = local_config(cfg, joined)
+    world = joined.context.world
+    if world is None:
+        return build(placed, joined.context)
+    agree(world, config_facts(cfg), "before the first step")
+    loader = outcome(world, "building the loader", lambda: build(placed, joined.context))
+    try:
+        agree(
+            world,
+            outcome(world, "reading the data's fingerprint", lambda: _stream_facts(loader)),
+            "before the first step",
+        )
+    except BaseException:
+        loader.close()
+        raise
+    return loader
+
+
+def _stream_facts(loader: Loader) -> dict[str, str]:
+    """Return what tells one stream of samples from another."""
+    try:
+        state = loader.state_dict()
+    except SourceError:  # a dataset of the user's that says nothing of its content
+        return {
+            "data": f"{loader.num_samples} samples of a {type(loader.dataset).__name__}",
+            "global batch": f"{loader.global_batch_size}",
+        }
+    names = {"data": "source", "order": "order", "transforms": "transforms", "global batch": "global_batch"}
+    return {name: str(state[key]) for name, key in names.items()}
 
 
 def outline(cfg: Config) -> Outline | StreamOutline:
@@ -99,7 +133,7 @@ def outline(cfg: Config) -> Outline | StreamOutline:
         ConfigError: if an epoch would have no batch.
         SourceError: if data is missing or not what the config says.
         StagingError: if memory would be refused.
-        ClusterError: if there is more than one rank.
+        ClusterError: if torchrun started more than one process.
     """
     context = _alone()
     num_epochs = cfg.job.epochs if isinstance(cfg.job, PlanJob) else None
@@ -164,7 +198,7 @@ def _alone() -> RunContext:
     context = RunContext.from_environment()
     if context.world_size > 1:
         raise ClusterError(
-            f"WORLD_SIZE={context.world_size}: this version serves one process; start it without torchrun, or build "
-            "one Loader per rank with context=RunContext(rank, world_size) from flodl_pipe.cluster.context"
+            f"WORLD_SIZE={context.world_size}: a plan is made by one process; start it without torchrun, and describe "
+            "the hosts in section cluster"
         )
     return context

@@ -28,7 +28,8 @@ def python(code: str) -> list[str]:
 
 
 def test_the_public_names_are_these():
-    assert flodl_pipe.__all__ == ["Batch", "Loader", "SampleSpec", "Source", "errors", "load"]
+    names = ["Batch", "Loader", "SampleSpec", "Source", "accumulation_weights", "attach", "errors", "load"]
+    assert flodl_pipe.__all__ == names
 
 
 def test_importing_the_package_loads_nothing_heavy():

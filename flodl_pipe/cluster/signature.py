@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig
+from flodl_pipe.config.cluster import ClusterConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.root import Config
 from flodl_pipe.config.sampling import INVERSE_FREQUENCY, SamplingConfig

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from flodl_pipe.config.base import Count, NonNegative, StrictModel, fault, shown
-from flodl_pipe.config.cluster_host import ANY_HOST, MAX_LOCAL_RANKS, GpuRamShare, HostConfig, Ratios, matching
+from flodl_pipe.config.cluster_host import ANY_HOST, GpuRamShare, HostConfig, Ratios, matching
 
-__all__ = ["MAX_LOCAL_RANKS", "ClusterConfig", "HostConfig", "RendezvousConfig"]
+__all__ = ["ClusterConfig", "RendezvousConfig"]
 
 _RUN_ID = r"[A-Za-z0-9._-]{1,128}"
 

@@ -20,6 +20,7 @@ from flodl_pipe.jobs.checks import fail, require_alone
 from flodl_pipe.jobs.describe import told
 from flodl_pipe.jobs.drain import Drain, End
 from flodl_pipe.jobs.interrupt import Interrupt
+from flodl_pipe.jobs.ranks import Ranks
 from flodl_pipe.jobs.save_file import read_saved
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.loader.loader import Loader
@@ -54,7 +55,7 @@ def main(config: Config) -> None:
         if job.max_steps is None:  # with a limit the run may end before a part is used up
             loader.require_epochs(job.epochs)
         run = RunJob(epochs=job.epochs, max_steps=job.max_steps, resume=job.resume)
-        drain = Drain(loader, run, config.sampling.drop_last, saved)
+        drain = Drain(loader, run, config.sampling.drop_last, saved, Ranks())
         view = progress_view(
             config.reports.progress,
             sys.stderr,

@@ -1,7 +1,7 @@
 """The loop of ``job=run``: take every batch, as a training loop would, and keep the place.
 
 Between two steps the loader's cursor and its digest say the same: everything up to here was handed out, nothing beyond.
-Saves are made only there.
+Saves are made only there. Of several ranks the first one writes them, when all have met at the same step.
 """
 
 import logging
@@ -13,10 +13,11 @@ from flodl_pipe.config.job import RunJob
 from flodl_pipe.errors import FlodlPipeError, ResumeError
 from flodl_pipe.jobs.describe import last_batch, last_batch_of_a_stream
 from flodl_pipe.jobs.interrupt import Interrupt
+from flodl_pipe.jobs.ranks import Part, Ranks, whole
 from flodl_pipe.jobs.save_file import SavedRun, read_saved, write_saved
 from flodl_pipe.keyed.digest import Digest
+from flodl_pipe.loader.ledger import to_text
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.loader.statistics import Statistics
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.metrics import MemoryPeak, Moment
 from flodl_pipe.reports.progress import ProgressView
@@ -40,6 +41,7 @@ class Drain:
         job: Section ``job``.
         drop_last: The last-batch rule, as the loader has it.
         saved: Where to continue; None starts anew.
+        ranks: Those that share the steps.
 
     Raises:
         ResumeError: if the saved place belongs to other data or another order.
@@ -52,11 +54,15 @@ class Drain:
         took_s: Seconds the loop took so far.
         first_batch_at: ``time.perf_counter()`` when the first batch was there; None before.
         saved_at: The state that was written last, None before.
+        parts: What each rank has done, when it has ended.
     """
 
-    def __init__(self, loader: Loader, job: RunJob, drop_last: DropLast, saved: SavedRun | None) -> None:
+    def __init__(self, loader: Loader, job: RunJob, drop_last: DropLast, saved: SavedRun | None, ranks: Ranks) -> None:
         self._loader = loader
         self._job = job
+        self._ranks = ranks
+        self.parts: list[Part] = []
+        self._stop_at: int | None = None
         self._before = saved or SavedRun({}, Digest().hex(), 0, 0)
         if saved is not None:
             try:
@@ -87,9 +93,20 @@ class Drain:
         return self.steps_before + self._num_steps
 
     @property
+    def rows_before(self) -> int:
+        """Rows before this start."""
+        return self._before.num_rows
+
+    @property
+    def skipped(self) -> tuple[tuple[int, str], ...]:
+        """Samples that could not be read, on any rank once it has ended, ascending, with the reason."""
+        parts = self.parts or [self._part()]
+        return tuple(sorted(dict(entry for part in parts for entry in part.skipped).items()))
+
+    @property
     def num_rows(self) -> int:
-        """Rows of the whole run so far."""
-        return self._before.num_rows + self._loader.statistics().num_samples
+        """Rows of the whole run so far, of all ranks once it has ended."""
+        return self._before.num_rows + whole(self.parts or [self._part()]).num_rows
 
     @property
     def last_batch(self) -> str:
@@ -98,26 +115,28 @@ class Drain:
 
     @property
     def digest(self) -> str:
-        """Digest of the whole run so far."""
-        return self._digest(self._loader.statistics())
+        """Digest of the whole run so far, of all ranks once it has ended."""
+        return self._digest(self.parts or [self._part()])
 
     def moment(self) -> Moment:
         """Return where the run stands."""
         counted = self._loader.statistics()
         at_s = time.perf_counter() - self._began if self._began else 0.0
-        return Moment(at_s, self.epoch, self.num_steps, counted.num_samples, counted.wait_s)
+        num_rows = self._num_steps * self._loader.global_batch_size if self._ranks.several else counted.num_samples
+        return Moment(at_s, self.epoch, self.num_steps, num_rows, counted.wait_s)
 
     def run(self, view: ProgressView, interrupt: Interrupt) -> End:
         """Run to the end, to ``max_steps``, or to Ctrl-C or SIGTERM. The place is saved then, and before an error.
 
         Raises:
-            FlodlPipeError: what the loader raised, or if a save cannot be written.
+            FlodlPipeError: what the loader raised, if a save cannot be written, or if a rank does not come to a save.
         """
         try:
             end = self._run(view, interrupt)
         except FlodlPipeError:
-            self._save()
-            if self._job.save is not None:
+            # Of several ranks only this one stands here, and a save is of all.
+            if self._job.save is not None and not self._ranks.several:
+                self._save([self._part()])
                 _log.error(
                     "ended by an error after %s; everything before it is saved, go on with job.resume=%s",
                     plural(self.num_steps, "step"),
@@ -128,7 +147,8 @@ class Drain:
             self.took_s = time.perf_counter() - self._began
             self.memory.look()
             view.update(self.moment())
-        self._save()
+        self.parts = self._meet_at_the_end()
+        self._save(self.parts)
         return end
 
     def _run(self, view: ProgressView, interrupt: Interrupt) -> End:
@@ -138,7 +158,7 @@ class Drain:
         for epoch in range(self.epoch, self._job.epochs):
             self.epoch = epoch
             self._pass(view, interrupt)
-            if interrupt.asked is not None:
+            if self._stop_at is not None and self.num_steps >= self._stop_at:
                 return "interrupted"
             if self.num_steps == self._job.max_steps:
                 return "max_steps"
@@ -164,9 +184,15 @@ class Drain:
                 look_at = now + _LOOK_EVERY_S
                 self.memory.look()
                 view.update(self.moment())
-            if job.save_every_steps is not None and self.num_steps % job.save_every_steps == 0:
-                self._save()
-            if interrupt.asked is not None or self.num_steps == job.max_steps:
+            if interrupt.asked is not None and self._stop_at is None:
+                self._meet(stops=True)
+            if (
+                job.save_every_steps is not None
+                and self.num_steps % job.save_every_steps == 0
+                and self._stop_at is None
+            ):
+                self._save(self._meet())
+            if self.num_steps in (self._stop_at, job.max_steps):
                 if steps_left != 0:
                     return
                 break
@@ -187,28 +213,59 @@ class Drain:
             left = min(left, max(0, self._job.max_steps - self.steps_before))
         return left
 
-    def _digest(self, counted: Statistics) -> str:
-        whole = Digest.from_hex(self._before.digest, self._before.num_rows)
-        assert counted.digest is not None
-        whole.merge(Digest.from_hex(counted.digest, counted.num_samples))
-        return whole.hex()
-
-    def _save(self) -> None:
-        if self._job.save is None:
-            return
+    def _part(self, *, stops: bool = False) -> Part:
         counted = self._loader.statistics()
-        num_rows = self._before.num_rows + counted.num_samples
-        now = SavedRun(self._loader.state_dict(), self._digest(counted), num_rows, self.num_steps)
+        assert counted.digest is not None
+        return Part(
+            self.num_steps,
+            counted.num_samples,
+            counted.digest,
+            counted.wait_s,
+            time.perf_counter() - self._began if self._began else 0.0,
+            stops,
+            self._loader.skipped,
+        )
+
+    def _meet(self, *, stops: bool = False) -> list[Part]:
+        """Hear from all ranks; where one is asked to stop, all will at the step of the foremost."""
+        parts = self._ranks.meet(self._part(stops=stops))
+        if self._stop_at is None and any(part.stops for part in parts):
+            self._stop_at = max(part.num_steps for part in parts)
+        return parts
+
+    def _meet_at_the_end(self) -> list[Part]:
+        """Wait until all ranks have come to the step at which this one ended."""
+        while True:
+            parts = self._meet()
+            if len({part.num_steps for part in parts}) == 1:
+                return parts
+
+    def _digest(self, parts: list[Part]) -> str:
+        total = Digest.from_hex(self._before.digest, self._before.num_rows)
+        total.merge(whole(parts))
+        return total.hex()
+
+    def _save(self, parts: list[Part]) -> None:
+        """Write the place where all ranks stand; nothing if they do not, for one of them has to stop."""
+        if self._job.save is None or len({part.num_steps for part in parts}) > 1:
+            return
+        state = self._loader.state_dict()
+        if any(part.skipped for part in parts):
+            state["skipped"] = to_text(entry for part in parts for entry in part.skipped)
+        now = SavedRun(state, self._digest(parts), self._before.num_rows + whole(parts).num_rows, self.num_steps)
         if now == self.saved_at:
             return
-        if not self._warned and _mark(self._job.save) not in (self._there, None):
+        if self._ranks.is_first:
+            self._write(self._job.save, now)
+        self.saved_at = now
+
+    def _write(self, path: str, now: SavedRun) -> None:
+        if not self._warned and _mark(path) not in (self._there, None):
             self._warned = True
             _log.warning(
-                "%s was saved by another run meanwhile and is written over; give each run a job.save of its own",
-                self._job.save,
+                "%s was saved by another run meanwhile and is written over; give each run a job.save of its own", path
             )
-        write_saved(self._job.save, now)
-        self.saved_at = now
+        write_saved(path, now)
         self._there = (now.digest, now.num_steps)
 
 

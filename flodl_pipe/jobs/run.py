@@ -8,11 +8,15 @@
 ``epochs`` and ``max_steps`` count from the first start of a run, however often it is resumed. ``resume`` names a file
 that must exist, with one exception: when it is also the file to ``save``, and is not there yet, the run starts anew and
 says so. The second command above can therefore be given again and again until the run is complete.
+
+Under torchrun each rank takes its share of every step. The first rank reads and writes the save, keeps the run folder
+and prints; the digest is that of all ranks, and equals that of one process.
 """
 
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from flodl_pipe.config.compose import instantiate_engine, run_folder
@@ -21,15 +25,17 @@ from flodl_pipe.config.root import Config
 from flodl_pipe.jobs.describe import moved, tokens_per_sample, told
 from flodl_pipe.jobs.drain import Drain, End
 from flodl_pipe.jobs.interrupt import Interrupt
+from flodl_pipe.jobs.ranks import Ranks, job_ranks
 from flodl_pipe.jobs.save_file import SavedRun, read_saved, require_writable
 from flodl_pipe.loader.ledger import json_lines
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.reports.figures import plural
+from flodl_pipe.reports.figures import plural, share
 from flodl_pipe.reports.metrics import peak_rss_bytes
 from flodl_pipe.reports.progress import progress_view
 from flodl_pipe.reports.summary import RunReport, run_sections
 from flodl_pipe.reports.tables import print_sections
 from flodl_pipe.sources.protocol import HasArtifacts
+from flodl_pipe.units import format_duration
 
 __all__ = ["main"]
 
@@ -54,25 +60,25 @@ def main(config: Config) -> float:
         KeyboardInterrupt: after Ctrl-C, once the place is saved and the table printed.
         SystemExit: after SIGTERM, likewise, with status 143.
     """
+    with job_ranks(config.cluster) as ranks:
+        return _run(config, ranks)
+
+
+def _run(config: Config, ranks: Ranks) -> float:
     job = config.job
     assert isinstance(job, RunJob)
-    saved = _start_from(job)
-    if job.save is not None and require_writable(job.save) and job.save != job.resume:
-        _log.warning(
-            "%s holds the place of an earlier run and will be written over; job.resume=%s goes on from there",
-            job.save,
-            job.save,
-        )
+    saved = ranks.first(lambda: _start_from(job), SavedRun, "reading job.resume")
     began = time.perf_counter()
-    loader: Loader = instantiate_engine(config, keep_digest=True, num_epochs=job.epochs)
+    loader: Loader = instantiate_engine(config, keep_digest=True, num_epochs=job.epochs, joined=ranks.joined)
     with loader, Interrupt() as interrupt:
-        drain = Drain(loader, job, config.sampling.drop_last, saved)
+        drain = Drain(loader, job, config.sampling.drop_last, saved, ranks)
         if job.max_steps is None:  # with a limit the run may end before a part is used up
             loader.require_epochs(job.epochs)
-        _keep_artifacts(loader.dataset)
+        if ranks.is_first:
+            _keep_artifacts(loader.dataset)
         _say_start(loader, drain, job)
         view = progress_view(
-            config.reports.progress,
+            config.reports.progress if ranks.is_first else False,
             sys.stderr,
             start=drain.moment(),
             num_epochs=job.epochs,
@@ -80,14 +86,26 @@ def main(config: Config) -> float:
         )
         with view:
             end = drain.run(view, interrupt)
-        report = _report(loader, drain, job, end, began)
-    print_sections(run_sections(report), sys.stdout)
+        report = _report(loader, drain, job, end, began, ranks)
+    if ranks.is_first:
+        print_sections(run_sections(report), sys.stdout)
     if end == "interrupted":
         interrupt.leave()
     return report.samples_per_s
 
 
 def _start_from(job: RunJob) -> SavedRun | None:
+    saved = _saved(job)
+    if job.save is not None and require_writable(job.save) and job.save != job.resume:
+        _log.warning(
+            "%s holds the place of an earlier run and will be written over; job.resume=%s goes on from there",
+            job.save,
+            job.save,
+        )
+    return saved
+
+
+def _saved(job: RunJob) -> SavedRun | None:
     if job.resume is None:
         return None
     if job.resume == job.save and not Path(job.resume).exists():
@@ -129,7 +147,7 @@ def _say_start(loader: Loader, drain: Drain, job: RunJob) -> None:
         )
 
 
-def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -> RunReport:
+def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float, ranks: Ranks) -> RunReport:
     counted = loader.statistics()
     mode, why = loader.mode
     return RunReport(
@@ -143,9 +161,9 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         num_steps=drain.num_steps,
         steps_before=drain.steps_before,
         num_rows=drain.num_rows,
-        rows_before=drain.num_rows - counted.num_samples,
+        rows_before=drain.rows_before,
         tokens_per_sample=tokens_per_sample(loader.dataset),
-        stored_bytes=counted.stored_bytes,
+        stored_bytes=counted.stored_bytes * (drain.num_rows - drain.rows_before) // max(1, counted.num_samples),
         took_s=drain.took_s,
         wait_s=counted.wait_s,
         first_batch_s=None if drain.first_batch_at is None else drain.first_batch_at - began,
@@ -154,15 +172,26 @@ def _report(loader: Loader, drain: Drain, job: RunJob, end: End, began: float) -
         start_anonymous_bytes=drain.memory.start_bytes,
         granted=loader.granted(),
         moved=moved(loader.tiers(), loader.traffic(), loader.device_name),
-        skipped=_skipped(loader),
+        skipped=_skipped(drain.skipped),
+        ranks=_ranks(drain, ranks),
         digest=drain.digest,
         cursor="not saved (job.save is not set)" if job.save is None else f"saved in {job.save}",
     )
 
 
-def _skipped(loader: Loader) -> str:
+def _ranks(drain: Drain, ranks: Ranks) -> tuple[tuple[str, str], ...]:
+    """Tell of each rank how many of the rows it took, and how long it waited."""
+    num_rows = max(1, drain.num_rows - drain.rows_before)
+    told = []
+    for name, part in zip(ranks.names, drain.parts, strict=False):
+        rows = f"{plural(part.num_rows, 'row')}, {share(part.num_rows, num_rows)} of all"
+        told.append((name, f"{rows}; waited {share(part.wait_s, part.took_s)} of {format_duration(part.took_s)}"))
+    return tuple(told)
+
+
+def _skipped(ledger: Sequence[tuple[int, str]]) -> str:
     """Tell which samples could not be read, and keep the ledger beside the run."""
-    ledger, folder = loader.skipped, run_folder()
+    folder = run_folder()
     if not ledger:
         return ""
     named = ", ".join(f"{sample:,}" for sample, _ in ledger[:5]) + (", ..." if len(ledger) > 5 else "")

@@ -5,12 +5,14 @@ import re
 from dataclasses import dataclass
 from typing import Literal, final
 
+from flodl_pipe.cluster.agree import agree
+from flodl_pipe.cluster.world import World
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.lanes import constants_in
 
-__all__ = ["Continued", "continue_from"]
+__all__ = ["Continued", "agree_on_place", "continue_from"]
 
 _log = logging.getLogger("flodl_pipe")
 
@@ -27,6 +29,21 @@ class Continued:
 
     order_tag: str
     global_batch: int
+
+
+def agree_on_place(world: World | None, cursor: Cursor) -> None:
+    """Have all ranks continue at one place. What only some have met, damaged samples and lanes of a stream, may differ.
+
+    Args:
+        world: The ranks; None: they do not talk to each other.
+        cursor: Where this one would continue.
+
+    Raises:
+        ClusterError: naming the ranks with another state, or those that did not come.
+    """
+    if world is not None:
+        state = cursor.state()
+        agree(world, {name: state[name] for name in state if name not in ("skipped", "streams")}, "at resume")
 
 
 def continue_from(

@@ -38,6 +38,7 @@ class RunReport:
         granted: Bytes granted to the loader, by purpose.
         moved: Where rows came from since this start, as pairs of name and value; empty where nobody counts.
         skipped: Samples that could not be read, in words; empty where none were.
+        ranks: What each rank did, as pairs of name and value; empty for one process.
         digest: Digest of the whole run so far.
         cursor: Where the cursor was saved, in words.
     """
@@ -64,6 +65,7 @@ class RunReport:
     granted: tuple[tuple[str, int], ...]
     moved: tuple[tuple[str, str], ...]
     skipped: str
+    ranks: tuple[tuple[str, str], ...]
     digest: str
     cursor: str
 
@@ -88,7 +90,9 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
             ("cursor", report.cursor),
         ),
     )
-    done = (data, run, Section("Parts", report.parts)) if report.parts else (data, run)
+    parts = (Section("Parts", report.parts),) if report.parts else ()
+    ranks = (Section("Ranks", report.ranks),) if report.ranks else ()
+    done = (data, run, *parts, *ranks)
     tiers = (Section("Tiers", report.moved),) if report.moved else ()
     if report.first_batch_s is None:
         return *done, *tiers, _memory(report)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flodl_pipe.cluster.layout import Layout, Slot, exact, ratios_for, require_world
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
+from flodl_pipe.config.cluster import ClusterConfig, RendezvousConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.errors import ClusterError
 
 BIG = HostConfig(name="big", devices=[0, "xpu:1"], ratios=[3, 0.1], gpu_ram_share=0.7, data_dir="/scratch")

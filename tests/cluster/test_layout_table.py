@@ -5,7 +5,8 @@ from fractions import Fraction
 
 from flodl_pipe.cluster.layout import Layout
 from flodl_pipe.cluster.layout_table import layout_rows
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig
+from flodl_pipe.config.cluster import ClusterConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.reports.tables import Section, print_sections
 
 

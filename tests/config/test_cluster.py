@@ -6,7 +6,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
+from flodl_pipe.config.cluster import ClusterConfig, RendezvousConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.places import conf_dir, recipe_names

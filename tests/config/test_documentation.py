@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 from flodl_pipe.config.base import StrictModel
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
+from flodl_pipe.config.cluster import ClusterConfig, RendezvousConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.host_file import HostFile
-from flodl_pipe.config.job import DigestJob, FetchJob, PlanJob, VerifyJob
+from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, VerifyJob
 from flodl_pipe.config.keys import key_names
 from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.config.reports import ReportsConfig
@@ -48,6 +49,7 @@ TABLES = {
     "### A host's own file": HostFile,
     "### `reports`": ReportsConfig,
     "### `job` (options": PlanJob,
+    "### `job`, kind `launch`": LaunchJob,
     "### `job`, kind `fetch`": FetchJob,
     "### `job`, kind `digest`": DigestJob,
     "### `job`, kind `verify`": VerifyJob,

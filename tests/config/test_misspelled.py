@@ -6,7 +6,8 @@ All keys of a section are misspelled together, because every fault of a config i
 import pytest
 import yaml
 
-from flodl_pipe.config.cluster import ClusterConfig, HostConfig, RendezvousConfig
+from flodl_pipe.config.cluster import ClusterConfig, RendezvousConfig
+from flodl_pipe.config.cluster_host import HostConfig
 from flodl_pipe.config.compose import load_config
 from flodl_pipe.config.job import DigestJob, FetchJob, LaunchJob, PlanJob, RunJob, SchemaJob, VerifyJob
 from flodl_pipe.config.keys import children, key_names

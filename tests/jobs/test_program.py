@@ -65,6 +65,11 @@ BAD_DATA = {
 }
 
 
+def without_available(text):
+    """Leave out how much memory the machine had at that moment."""
+    return re.sub(r"[\d.]+ [KMGT]iB available", "... available", text)
+
+
 @pytest.mark.parametrize("fault", BAD_DATA)
 def test_bad_input_is_one_clear_message(call, tokens, tmp_path, fault):
     tokens()
@@ -83,17 +88,19 @@ def test_bad_input_is_one_clear_message(call, tokens, tmp_path, fault):
     if not any(word.startswith("job") for word in argv):
         # A plan refuses the same in the same words; ids are looked at only when they are read.
         planned, _, plan_err = call(*argv, "job=plan")
-        assert (planned, plan_err) == ((0, "") if fault == "an id beyond the vocabulary" else (2, err))
+        wanted = (0, "") if fault == "an id beyond the vocabulary" else (2, without_available(err))
+        assert (planned, without_available(plan_err)) == wanted
 
 
-@pytest.mark.parametrize("job", ["run", "plan"])
-def test_several_processes_are_refused_in_one_line(call, tokens, monkeypatch, job):
+@pytest.mark.parametrize(("job", "says"), [("run", "MASTER_ADDR"), ("plan", "a plan is made by one process")])
+def test_a_world_that_is_only_said_is_refused_in_one_line(call, tokens, monkeypatch, job, says):
     tokens()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     status, out, err = call(*RAW, f"job={job}")
     assert (status, out) == (2, "")
-    assert err.startswith("flodl_pipe: WORLD_SIZE=2: this version serves one process")
+    assert err.startswith("flodl_pipe: ")
+    assert says in err
     assert err.count("\n") == 1
 
 

@@ -1,0 +1,56 @@
+"""Every recipe of the project is one stream: what ranks load together is what one process loads."""
+
+import pytest
+
+from flodl_pipe.config.compose import load_config
+from flodl_pipe.config.places import recipe_dirs
+from flodl_pipe.keyed.digest import Digest
+from flodl_pipe.pipeline import build_loader
+from tests.cluster.ranks import results
+
+NUM_STEPS = 6
+# What a recipe needs to run on samples that come with the package; None: it needs a server of its own.
+MORE = {
+    "custom": ("source.factory=docs.examples.squares:make_dataset", "allow_import=[docs]"),
+    "remote_shards": None,
+    "text_stream": ("source.num_lanes=8",),
+}
+RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if MORE.get(file.stem, ()) is not None)
+
+
+def read(cluster):
+    """Return of every recipe what this process hands out of two epochs' first steps: digest, rows, steps."""
+    found = {}
+    for name in RECIPES:
+        more = (*MORE.get(name, ()), "loader.global_batch_size=24", "loader.device=cpu", "loader.readers=1", *cluster)
+        config = load_config(name, *more)
+        with build_loader(config, keep_digest=True) as loader:
+            for epoch in range(2):
+                for number, _ in enumerate(loader.epoch(epoch), 1):
+                    if number == NUM_STEPS:
+                        break
+            counted = loader.statistics()
+            found[name] = (counted.digest, counted.num_samples, counted.num_steps)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return read(())
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "cluster"),
+    [(2, ()), (3, ("cluster.partition_ratios=[3,2,1]",)), (4, ("cluster.share_host_cache=false",))],
+    ids=["equal", "unequal", "own caches"],
+)
+def test_ranks_load_together_what_one_process_loads(alone, num_ranks, cluster):
+    parts = results(read, num_ranks, cluster, timeout_s=120)
+    for name in RECIPES:
+        total = Digest()
+        for part in parts:
+            digest, num_rows, num_steps = part[name]
+            total.merge(Digest.from_hex(digest, num_rows))
+            assert num_steps == alone[name][2], name
+            assert num_rows > 0, name
+        assert (total.hex(), total.num_rows) == alone[name][:2], name
