@@ -76,14 +76,14 @@ def _described(environment: Mapping[str, str]) -> tuple[RunContext, Address]:
 
 
 def _begin(context: RunContext, address: Address, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     serve = context.rank == 0 and not address.is_agents
     try:
         store = open_store(address, serve=serve, timeout_s=timeout_s)
     except RuntimeError as error:
         raise ClusterError(_no_store(address, timeout_s, error, serve=serve)) from None
     try:
-        place = meet(store, context.rank, context.world_size, max(0.0, deadline - time.monotonic()))
+        place = meet(store, context.rank, context.world_size, timeout_s, began=began)
         distributed.init_process_group(
             "gloo",
             store=place,

@@ -45,8 +45,8 @@ class Rank:
     Attributes:
         rank: Its number.
         status: Exit status; -9 for one that was killed by signal 9.
-        result: What the function returned; None of a script.
-        error: Type and message of what the function raised; None if it returned.
+        result: What the function returned; None of a script, or if it did not return.
+        error: Type and message of what the function raised, or the end of the group after it, when others had gone.
         said: What it wrote to stdout and stderr.
     """
 
@@ -224,15 +224,16 @@ def _become(folder: Path, rank: int, environment: Mapping[str, str]) -> None:
 
 def _run(folder: Path, rank: int, call: Callable[..., Any], arguments: Sequence[Any], *, init: bool) -> None:
     """Call the function, note what comes of it, and end as a program would."""
+    result, error = None, None
     try:
         with _group() if init else contextlib.nullcontext():
-            result, error = call(*arguments), None
+            result = call(*arguments)
     except BaseException as caught:  # noqa: BLE001 - it is told, and the rank ends with it
-        result, error = None, f"{type(caught).__name__}: {caught}"
-        (folder / f"{rank}.result").write_bytes(pickle.dumps((result, error)))
+        error = f"{type(caught).__name__}: {caught}"
         traceback.print_exc()
         sys.exit(caught.code if isinstance(caught, SystemExit) else 1)
-    (folder / f"{rank}.result").write_bytes(pickle.dumps((result, error)))
+    finally:
+        (folder / f"{rank}.result").write_bytes(pickle.dumps((result, error)))
 
 
 @contextlib.contextmanager
