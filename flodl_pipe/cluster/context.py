@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Self, final
 
 from flodl_pipe.errors import ClusterError
+from flodl_pipe.sampling.share_plan import AutoShares
 
 if TYPE_CHECKING:
     from flodl_pipe.cluster.world import World
@@ -30,6 +31,7 @@ class RunContext:
         local_rank: This process among those of its host.
         co_hosted: Global ranks of this host, in order of local rank; empty: this rank alone, as far as is known.
         world: How the ranks talk to each other; None where they do not: alone, or built by hand.
+        shares: How shares follow the ranks' speeds; None: they stay as ``ratios`` say.
         share_host_cache: Whether the ranks of a host keep samples in one RAM cache together.
 
     Raises:
@@ -43,6 +45,7 @@ class RunContext:
     local_rank: int = 0
     co_hosted: tuple[int, ...] = ()
     world: "World | None" = field(default=None, compare=False)
+    shares: AutoShares | None = field(default=None, compare=False)
     share_host_cache: bool = True
 
     def __post_init__(self) -> None:

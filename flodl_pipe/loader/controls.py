@@ -1,10 +1,16 @@
-"""What a loop may change while it runs: how much is kept on the device, and when nothing may happen there."""
+"""What a loop may do with a loader beside iterating it: turn knobs of the device, tell its speed, close it."""
 
 import contextlib
+import weakref
+from typing import Self
 
+from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.delivered import Delivered
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.facts import LoaderFacts
+from flodl_pipe.loader.iteration import LoaderIterator
+from flodl_pipe.loader.watch import Watch
 from flodl_pipe.units import parse_bytes
 
 __all__ = ["LoaderControls"]
@@ -14,6 +20,10 @@ class LoaderControls(LoaderFacts):
     """The knobs of :class:`flodl_pipe.Loader` that can be turned at run time. On a CPU there is nothing to turn."""
 
     _closed: bool
+    _context: RunContext
+    _finalizer: weakref.finalize  # type: ignore[type-arg]  # of anything
+    _iterator: weakref.ref[LoaderIterator] | None
+    _watch: Watch
 
     @property
     def prefetch_depth(self) -> int:
@@ -73,6 +83,56 @@ class LoaderControls(LoaderFacts):
         """
         side = self._engine.side
         return contextlib.nullcontext() if side is None else side.pause()
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Rows of each rank in a full step, by global rank, as they are now; empty for a stream."""
+        steps = self._engine.steps
+        if steps is None:
+            return ()
+        return tuple(steps.of_rank(rank).batch_rows for rank in range(steps.world_size))
+
+    def compute_done(self) -> None:
+        """Tell that the gradients of every batch so far are there on this rank, before they go to other ranks.
+
+        For ``cluster.balance=auto`` in a loop without :func:`flodl_pipe.attach`: call it after each backward, where
+        that does not wait for other ranks. It waits for nothing.
+        """
+        self._watch.clock.computed()
+
+    @property
+    def context(self) -> RunContext:
+        """This process among all that share the steps."""
+        return self._context
+
+    def watched(self) -> Watch:
+        """Return what is told of every step from now on; for :func:`flodl_pipe.attach`."""
+        steps = self._engine.steps
+        if self._watch.delivered is None:
+            self._watch.delivered = Delivered(
+                may_differ=steps is None or not steps.is_even or steps.drop_last is not True
+            )
+        iterator = None if self._iterator is None else self._iterator()
+        if iterator is not None:
+            iterator.watch = self._watch
+        return self._watch
+
+    def close(self) -> None:
+        """Stop every thread, give back memory and files. Batches that were handed out stay valid."""
+        self._closed = True
+        self._end_iterator("the loader was closed; build a new one")
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _end_iterator(self, why: str) -> bool:
+        iterator = None if self._iterator is None else self._iterator()
+        self._iterator = None
+        return iterator is not None and iterator.end(why)
 
     def _side(self, what: str) -> DeviceSide:
         if self._closed:

@@ -119,6 +119,8 @@ class SequenceTable:
         group_steps: Steps of the groups to come; may be changed at any time.
         max_steps: Steps in flight, at most; may be changed at any time.
         new_group: Makes a group; called under the table's lock.
+        horizon: Returns the first step that must not be planned yet, where there is such a limit; see
+            :mod:`flodl_pipe.sampling.share_plan`. It only grows, and :meth:`horizon_moved` is called when it has.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class SequenceTable:
         group_steps: int,
         max_steps: int,
         new_group: Callable[[int, int, int], Group],
+        horizon: Callable[[], int] | None = None,
     ) -> None:
         self._num_steps = num_steps
         self._num_full_steps = num_steps - last_is_short
@@ -139,6 +142,7 @@ class SequenceTable:
         self.group_steps = group_steps
         self.max_steps = max_steps
         self._new_group = new_group
+        self._horizon = horizon or (lambda: num_steps)
         self._next_step = 0
         self._num_open_steps = 0
         self._in_flight: deque[Group] = deque()
@@ -181,7 +185,8 @@ class SequenceTable:
                 if self._next_step >= self._num_steps:
                     return None
                 num_steps = self._next_size()
-                if not self._num_open_steps or self._num_open_steps + num_steps <= self.max_steps:
+                has_credit = not self._num_open_steps or self._num_open_steps + num_steps <= self.max_steps
+                if has_credit and self._next_step + num_steps <= self._horizon():
                     self._open_group(num_steps)
                 elif wait:
                     self._num_working -= 1
@@ -228,6 +233,13 @@ class SequenceTable:
             # Readers that wait are woken when half is free, for several groups at a time: a change of thread costs
             # some 100 us on an idle processor, and more beside a loop that keeps the interpreter.
             if 2 * self._num_open_steps <= self.max_steps:
+                self._wake_readers()
+
+    def horizon_moved(self, _: int) -> None:
+        """Note that more steps may be planned."""
+        with self._lock:
+            # As with credits: for several steps at a time.
+            if 2 * (self._horizon() - self._next_step) >= self.max_steps:
                 self._wake_readers()
 
     def stop(self) -> None:

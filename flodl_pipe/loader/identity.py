@@ -49,6 +49,7 @@ class StreamIdentity:
         mixing: The order of a mixture, whose history belongs to a cursor; None for others.
         transforms: Tag of the transforms.
         skipped: Ledger of the samples that are skipped; None where a sample that cannot be read is an error.
+        shares: Shares of the ranks, where they follow speeds.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class StreamIdentity:
         mixing: Mixing | None = None,
         transforms: str = "",
         skipped: SkipLedger | None = None,
+        shares: str = "",
     ) -> None:
         self._source = source
         self.order_tag = order_tag
@@ -66,6 +68,7 @@ class StreamIdentity:
         self.mixing = mixing
         self.transforms = transforms
         self.skipped = skipped
+        self.shares = shares
 
     @cached_property
     def fingerprint(self) -> str:
@@ -77,14 +80,20 @@ class StreamIdentity:
 
         A new object: batches that were handed out keep the identity they came with, and with it their cursors.
         """
-        return self._with(mixing, self.skipped)
+        return self._with(mixing, self.skipped, self.shares)
 
     def with_ledger(self, skipped: SkipLedger | None) -> "StreamIdentity":
         """Return the same stream with a ledger of skipped samples, which its cursors will hold."""
-        return self._with(self.mixing, skipped)
+        return self._with(self.mixing, skipped, self.shares)
 
-    def _with(self, mixing: Mixing | None, skipped: SkipLedger | None) -> "StreamIdentity":
-        other = StreamIdentity(self._source, self.order_tag, self.global_batch, mixing, self.transforms, skipped)
+    def with_shares(self, shares: str) -> "StreamIdentity":
+        """Return the same stream under other shares of the ranks."""
+        return self if shares == self.shares else self._with(self.mixing, self.skipped, shares)
+
+    def _with(self, mixing: Mixing | None, skipped: SkipLedger | None, shares: str) -> "StreamIdentity":
+        other = StreamIdentity(
+            self._source, self.order_tag, self.global_batch, mixing, self.transforms, skipped, shares
+        )
         if "fingerprint" in self.__dict__:
             other.__dict__["fingerprint"] = self.fingerprint
         return other
@@ -99,6 +108,7 @@ class StreamIdentity:
             self.order_tag,
             self.fingerprint,
             transforms=self.transforms,
+            shares=self.shares,
             mixture="" if mixing is None else mixing.history(spot.epoch * mixing.num_picks + spot.position),
             skipped="" if self.skipped is None else self.skipped.text(),
             streams="" if spot.lanes is None else spot.lanes.text((spot.epoch, spot.position, self.global_batch)),

@@ -22,6 +22,7 @@ from flodl_pipe.loader.identity import Place, Spot, StreamIdentity
 from flodl_pipe.loader.lookahead import Rows
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.statistics import Counters, Sums
+from flodl_pipe.loader.watch import Watch
 from flodl_pipe.sampling.steps import RankStep
 
 __all__ = ["LoaderIterator"]
@@ -64,6 +65,8 @@ class LoaderIterator(Iterator[Batch]):
         on_step: Told where the stream stands after each step.
         on_first: Told when the first batch was handed out.
         on_end: Told when the pass was handed out whole.
+        spot: Where the pass begins.
+        watch: Told of every step; None where nobody wants to know. May be set later.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class LoaderIterator(Iterator[Batch]):
         on_step: Callable[[Spot], None],
         on_first: Callable[[], None],
         on_end: Callable[[], None],
+        spot: Spot,
+        watch: Watch | None,
     ) -> None:
         self._reading = reading
         self._hand_over = reading.hand_over
@@ -92,6 +97,10 @@ class LoaderIterator(Iterator[Batch]):
         self._on_step = on_step
         self._on_first = on_first
         self._on_end = on_end
+        self._spot = spot
+        self.watch = watch
+        if watch is not None:
+            watch.ended()  # a pass that was broken off tells nothing
         self._has_repeats = has_repeats
         self._num_taken = 0
         self._handed: deque[_Handed] = deque()
@@ -109,6 +118,9 @@ class LoaderIterator(Iterator[Batch]):
             raise LoaderError(self._ended)
         if self._process != _Process.number:
             self._reading.require_own_process()
+        watch = self.watch
+        if watch is not None and not self._done:
+            watch.asked(self._spot)
         if self._handed:
             self._hand_over()
         else:
@@ -116,6 +128,9 @@ class LoaderIterator(Iterator[Batch]):
         batch, num_rows, num_valid, spot, hash_sum = self._handed.popleft()
         self._count(num_rows, hash_sum, num_valid)
         self._on_step(spot)
+        if watch is not None:
+            self._spot = spot
+            watch.given(batch, num_rows)
         return batch
 
     def end(self, why: str) -> bool:
@@ -183,6 +198,8 @@ class LoaderIterator(Iterator[Batch]):
             steps = [ahead.step(group.first_step + place) for place in range(num_good)]
             positions = [step.next_position for step in steps]
         spots = list(map(_spot, zip(repeat(ahead.epoch), positions, repeat(group.lanes))))
+        if self.watch is not None:
+            self._stream = self.watch.stream(self._stream, coming=True)
         origin = _Origin(self._stream, self._seed, rows, spots, num_rows, has_repeats=self._has_repeats)
         names = self._pool.layout.spec.names
         leased = self._pool.lease(group.runs, num_good, num_rows)
@@ -211,6 +228,8 @@ class LoaderIterator(Iterator[Batch]):
     def _finish(self) -> None:
         self._done = True
         self._handed.clear()
+        if self.watch is not None:
+            self.watch.ended()
         self._finalizer()
 
 

@@ -4,7 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, final
 
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.loader import SimulatedConfig
@@ -18,8 +18,9 @@ from flodl_pipe.loader.iteration import LoaderIterator
 from flodl_pipe.loader.make_feed import make_feed
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
-from flodl_pipe.loader.resume import continue_from
+from flodl_pipe.loader.resume import agree_on_place, continue_from
 from flodl_pipe.loader.statistics import Counters
+from flodl_pipe.loader.watch import Watch
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.any_source import as_source
 
@@ -170,6 +171,11 @@ class Loader(LoaderControls):
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._engine = self._build(first_global_batch(self._config, self._context))
         self._finalizer = weakref.finalize(self, self._engine.close)
+        try:
+            self._watch = Watch(self._context, self._engine.steps, self.device)
+        except BaseException:
+            self._finalizer()
+            raise
 
     def _build(self, global_batch: int) -> Feed:
         return make_feed(
@@ -195,6 +201,7 @@ class Loader(LoaderControls):
             raise
         finally:
             self._engine.inherit(before)
+            self._watch.follow(self._engine.steps)
             self._finalizer, self._closed = weakref.finalize(self, self._engine.close), False
 
     def __iter__(self) -> LoaderIterator:
@@ -245,14 +252,11 @@ class Loader(LoaderControls):
             on_step=self._passes.step_done,
             on_first=self._engine.start_resident,
             on_end=self._passes.end,
+            spot=spot,
+            watch=self._watch if self._context.world_size > 1 or self._watch.delivered is not None else None,
         )
         self._iterator = weakref.ref(iterator)
         return iterator
-
-    def _end_iterator(self, why: str) -> bool:
-        iterator = None if self._iterator is None else self._iterator()
-        self._iterator = None
-        return iterator is not None and iterator.end(why)
 
     def state_dict(self) -> dict[str, int | str]:
         """Return the place after the last batch that was handed out, JSON-able, with fixed keys.
@@ -263,15 +267,16 @@ class Loader(LoaderControls):
         Raises:
             SourceError: if the source cannot be fingerprinted.
         """
-        return self._engine.stream.cursor(self._passes.spot).state()
+        return self._watch.stream(self._engine.stream).cursor(self._passes.spot).state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved place. The saved global batch is kept, whatever the number of ranks is now.
+        """Continue from a saved place, on all ranks. The saved global batch is kept, however many ranks there are now.
 
         Raises:
             ResumeError: if the state is none, or belongs to other data or another order; both sides are named.
         """
         cursor = Cursor.from_state(state)
+        agree_on_place(self._context.world, cursor)
         stream = self._engine.stream
         continued = continue_from(
             cursor,
@@ -288,15 +293,4 @@ class Loader(LoaderControls):
             self._parts = replace(self._parts, order_tag=continued.order_tag)
             self._rebuild(continued.global_batch)
         self._passes.load(self._engine.spot(cursor))
-
-    def close(self) -> None:
-        """Stop every thread, give back memory and files. Batches that were handed out stay valid."""
-        self._closed = True
-        self._end_iterator("the loader was closed; build a new one")
-        self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._watch.resume(cursor.shares)

@@ -2,7 +2,8 @@
 
 One call of a shuffle for a batch of 32 costs about 40 us, nearly all of it overhead; for 8,192 positions it is 15 ns
 each. Steps are therefore planned in chunks of about 8,192 rows, and the last three chunks are kept: readers ask in
-order. Steps of different sizes, which a batch sampler makes, are planned one by one: its order is a table.
+order. Steps of different sizes, which a batch sampler makes, are planned one by one: its order is a table. So are steps
+whose shares may change, and no further ahead than their shares are settled.
 """
 
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.sampling.orders import Order, samples_of
+from flodl_pipe.sampling.planned_steps import PlannedSteps, of_this_pass
 from flodl_pipe.sampling.steps import EpochSteps, RankStep
 
 __all__ = ["Draw", "Lookahead", "Rows"]
@@ -72,7 +74,7 @@ class Lookahead:
     ) -> None:
         self.epoch = epoch
         self.position = position
-        self._steps = steps.of_epoch(epoch)
+        self._steps = of_this_pass(steps.of_epoch(epoch))
         self.num_steps = self._steps.num_steps(position)
         self._family = order
         self._draw = draw
@@ -86,7 +88,14 @@ class Lookahead:
     @property
     def last_is_short(self) -> bool:
         """Whether the last step has another number of rows than those before it."""
+        if not self._steps.is_even:
+            return False  # groups of one step are all alike
         return self.num_steps > 1 and self.step(self.num_steps - 1).num_rows != self.step(0).num_rows
+
+    @property
+    def shares(self) -> PlannedSteps | None:
+        """The steps, where the shares of those to come may change."""
+        return self._steps if isinstance(self._steps, PlannedSteps) else None
 
     def step(self, step: int) -> RankStep:
         """Return what a step is, counted from where the pass begins."""
@@ -113,6 +122,8 @@ class Lookahead:
         For the loop's own thread to call: the hundred array operations of a chunk release the interpreter, each, and
         beside a loop in pure Python a reader would wait for it a hundred times.
         """
+        if not self._steps.is_even:
+            return  # a chunk is a step, and readers are further
         following = step // self.chunk_steps + 1
         if following * self.chunk_steps < self.num_steps and following not in self._chunks:
             self._chunk(following)

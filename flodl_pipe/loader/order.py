@@ -19,6 +19,7 @@ from flodl_pipe.sampling.inverse_frequency import inverse_frequency
 from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order, SequentialOrder, UniformOrder
+from flodl_pipe.sampling.planned_steps import planned
 from flodl_pipe.sampling.sampler_order import SamplerOrder
 from flodl_pipe.sampling.steps import EpochSteps, Steps
 from flodl_pipe.sampling.weighted import WeightedOrder
@@ -53,22 +54,22 @@ def order_and_steps(
     making = making_for(source.delivered.renamed(config.names), parts, context.world_size)
     order = order_for(source, sampling, parts, global_batch)
     together = rows_together(order, making.unit, global_batch=global_batch, world_size=context.world_size)
+    steps: EpochSteps
     if isinstance(order, BatchSamplerOrder):
-        return (
-            order,
-            BatchSteps(order, context.rank, context.world_size, ratios=context.ratios, unit=making.unit),
-            making,
+        steps = BatchSteps(order, context.rank, context.world_size, ratios=context.ratios, unit=making.unit)
+    else:
+        steps = Steps(
+            order.num_picks,
+            global_batch,
+            sampling.drop_last,
+            rank=context.rank,
+            world_size=context.world_size,
+            ratios=context.ratios,
+            unit=making.unit,
+            full_unit=together,
         )
-    steps = Steps(
-        order.num_picks,
-        global_batch,
-        sampling.drop_last,
-        rank=context.rank,
-        world_size=context.world_size,
-        ratios=context.ratios,
-        unit=making.unit,
-        full_unit=together,
-    )
+    if context.shares is not None and context.world_size > 1:
+        steps = planned(steps, context.shares, context.ratios, together)
     return order, steps, making
 
 

@@ -32,6 +32,7 @@ from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import num_cpus
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.orders import Order
+from flodl_pipe.sampling.planned_steps import PlannedSteps
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.impure import ImpureSource
 from flodl_pipe.sources.protocol import BundledSource, Source
@@ -125,9 +126,12 @@ def outline_engine(
     host = None if shared is None else host_side(source, making)
     made = making if host is None else host.making
     layout = SlotLayout(made.spec, steps.max_rows, 0 if host is None else number_bytes(steps.max_rows))
+    num_steps = steps.num_steps()
+    if isinstance(steps, PlannedSteps):
+        num_steps = min(num_steps, steps.plan.lead_steps)  # shares of later ones are not settled
     sizes = Sizes(
         step_rows=steps.max_rows,
-        num_steps=steps.num_steps(),
+        num_steps=num_steps,
         stored_row_bytes=source.spec.row_bytes,
         slot_bytes=layout.slot_bytes,
         resident_bytes=resident_bytes(source),
@@ -174,7 +178,7 @@ def outline_engine(
             order,
             config,
             step_rows=steps.max_rows,
-            num_steps=steps.num_steps(),
+            num_steps=num_steps,
             row_bytes=made.spec.row_bytes,
             delivered_row_bytes=making.spec.row_bytes,
             num_epochs=parts.num_epochs,

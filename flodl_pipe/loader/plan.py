@@ -51,7 +51,7 @@ class Sizes:
 
     Attributes:
         step_rows: Most rows of a step on this rank.
-        num_steps: Steps of an epoch.
+        num_steps: Steps of an epoch, or as many of them as may be planned ahead.
         stored_row_bytes: Bytes of one stored row.
         slot_bytes: Bytes of one delivered step.
         resident_bytes: Bytes of the whole source in memory.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import final
 
@@ -86,7 +87,10 @@ class Reading:
             group_steps=plan.group_steps if room is None else min(plan.group_steps, room.max_steps),
             max_steps=plan.depth if room is None else room.max_steps,
             new_group=self._new_group,
+            horizon=None if ahead.shares is None else ahead.shares.horizon,
         )
+        if ahead.shares is not None:
+            ahead.shares.plan.on_advance(weakref.WeakMethod(self._table.horizon_moved))
         self._threads: list[threading.Thread] = []
         stop_at_exit(self)
         for number in range(plan.num_readers):

@@ -11,6 +11,7 @@ from typing import final
 
 from flodl_pipe.loader.lookahead import Draw, Lookahead
 from flodl_pipe.sampling.orders import Order
+from flodl_pipe.sampling.planned_steps import PlannedSteps
 from flodl_pipe.sampling.steps import EpochSteps
 
 __all__ = ["Upcoming"]
@@ -49,6 +50,8 @@ class Upcoming:
 
     def prepare(self, order: Order, epoch: int) -> None:
         """Make an epoch's order now, from its start, for the next :meth:`take`."""
+        if isinstance(self._steps, PlannedSteps):
+            return  # its shares are those of the step at which it begins, which is not known yet
         with self._lock:
             if self._made is not None:
                 return  # another reader was quicker
