@@ -66,7 +66,7 @@ def test_without_described_hosts_nothing_is_added(table, config):
 
 @pytest.mark.parametrize("drop_last", ["true", "false", "pad"])
 @pytest.mark.parametrize("order", ["uniform", "lanes"])
-@pytest.mark.parametrize("batch", ["loader.batch_size=4", "loader.global_batch_size=24"])
+@pytest.mark.parametrize("batch", ["loader.batch_size=4", "loader.global_batch_size=61"])
 def test_ranks_take_what_their_loaders_take(config, drop_last, order, batch):
     given = (TWO_HOSTS, batch, f"sampling.drop_last={drop_last}", f"sampling.order={order}")
     cfg = config("job=plan", *given)
@@ -229,6 +229,13 @@ def test_with_balance_auto_the_shares_are_those_it_ends_with():
     assert values(sections, "Cluster")["shares"].startswith("equal at first, then as measured (cluster.balance=auto)")
     assert values(sections, "Ranks")["0"].startswith("a: 5 rows a step")
     assert values(sections, "Ranks")["1"].startswith("b: 15 rows a step")
+
+
+def test_hosts_of_two_entries_are_two_lines():
+    assert set(values(absent("cluster.hosts=[{name: a, count: 2}, {name: b, count: 2}]"), "Ranks")) == {
+        "0 .. 1",
+        "2 .. 3",
+    }
 
 
 def test_a_bound_that_keeps_a_rank_waiting_is_told():
