@@ -3,6 +3,7 @@
 An engine is built from its outline, and ``job=plan`` prints one, so the two cannot tell different stories.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +40,8 @@ from flodl_pipe.sources.protocol import BundledSource, Source
 from flodl_pipe.staging.shared_room import Together
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
+
+_log = logging.getLogger("flodl_pipe")
 
 # Rows that are read together by processes.
 _PROCESS_GROUP_ROWS = 256
@@ -126,9 +129,7 @@ def outline_engine(
     host = None if shared is None else host_side(source, making)
     made = making if host is None else host.making
     layout = SlotLayout(made.spec, steps.max_rows, 0 if host is None else number_bytes(steps.max_rows))
-    num_steps = steps.num_steps()
-    if isinstance(steps, PlannedSteps):
-        num_steps = min(num_steps, steps.plan.lead_steps)  # shares of later ones are not settled
+    num_steps = _num_ahead(steps, config)
     sizes = Sizes(
         step_rows=steps.max_rows,
         num_steps=num_steps,
@@ -223,3 +224,17 @@ def outline_engine(
         ),
         device=device,
     )
+
+
+def _num_ahead(steps: EpochSteps, config: LoaderConfig) -> int:
+    """Return how many steps may be planned ahead: an epoch, or those whose shares are settled."""
+    if not isinstance(steps, PlannedSteps):
+        return steps.num_steps()
+    most = steps.plan.lead_steps
+    if config.prefetch != "auto" and config.prefetch > most:
+        _log.warning(
+            "loader.prefetch=%d: %d steps are read ahead at most, since cluster.balance=auto may change the shares of "
+            "later ones; raise cluster.balance_every_steps for more",
+            *(config.prefetch, most),
+        )
+    return min(steps.num_steps(), most)

@@ -82,12 +82,13 @@ def test_sizes_change_every_so_many_steps_and_never_between():
 
 @pytest.mark.parametrize("prefetch", ["auto", 200])
 @pytest.mark.parametrize("readers", [0, 1, 3])
-def test_steps_in_flight_are_no_more_than_announcements_reach(readers, prefetch):
+def test_steps_in_flight_are_no_more_than_announcements_reach(readers, prefetch, caplog):
     """A reader that went further would be refused by the plan, and the loop would hear of it."""
     with contextlib.ExitStack() as stack:
         how = {"batch_size": 4, "prefetch": prefetch, "readers": readers}
         parts = [stack.enter_context(part) for part in loaders(lambda: Numbers(2000), 2, 5, **how)]
         assert all(part.plan.depth <= 5 for part in parts)
+        assert ("prefetch=200: 5 steps are read ahead at most" in caplog.text) == (prefetch == 200)
         steps, sizes = steps_of(parts, range(1))
         with Loader(Numbers(2000), batch_size=8) as alone:
             assert steps == [batch["id"].tolist() for batch in alone]
