@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flodl_pipe.arrays import Array
@@ -92,11 +93,12 @@ def build_loader(
     if context is not None:
         return build(cfg, context)
     joined = joined or join(cfg.cluster)
-    placed = local_config(cfg, joined)
+    place = partial(local_config, cfg, joined)
     world = joined.context.world
     if world is None:
-        return build(placed, joined.context)
+        return build(place(), joined.context)
     agree(world, config_facts(cfg), "before the first step")
+    placed = outcome(world, "finding its device and data", place)
     loader = outcome(world, "building the loader", lambda: build(placed, joined.context))
     try:
         agree(

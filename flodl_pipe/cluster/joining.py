@@ -8,7 +8,7 @@ import torch.distributed
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.cluster.host_facts import HostFacts, host_facts
 from flodl_pipe.cluster.layout import Layout, Slot, ratios_for, require_world
-from flodl_pipe.cluster.world import World
+from flodl_pipe.cluster.world import Member, World
 from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.errors import ClusterError
 from flodl_pipe.sampling.share_plan import AutoShares
@@ -48,6 +48,7 @@ def join(cluster: ClusterConfig) -> Joined:
     world = _world(cluster, facts)
     layout = Layout.of(cluster)
     if world is None:
+        require_world([Member(facts.name, 0)], cluster, layout)
         return Joined(RunContext(host=facts.name), layout, facts)
     require_world(world.members, cluster, layout)
     context = RunContext(

@@ -16,7 +16,8 @@ Rows = tuple[tuple[str, str], ...]
 def notes(config: Config, found: Outline) -> Rows:
     """Return the notes of a source with an index."""
     loader, plan = config.loader, found.plan
-    rows = device_notes(loader, found.device)
+    rows = [*device_notes(loader, found.device)]
+    rows += [(f"cluster.{key}", what) for key, what in config.cluster.notes()]
     if loader.global_batch_size is not None:
         rows.append(("loader.batch_size", f"{loader.batch_size}, no effect: loader.global_batch_size decides"))
     if loader.prefetch != "auto" and not plan.num_readers:

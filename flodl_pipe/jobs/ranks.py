@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from flodl_pipe.cluster.agree import outcome
 from flodl_pipe.cluster.joining import Joined, join
+from flodl_pipe.cluster.layout_table import layout_rows
 from flodl_pipe.cluster.process_group import process_group
 from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.keyed.digest import Digest
@@ -79,6 +80,13 @@ class Ranks:
         world = self._world
         return () if world is None else tuple(world.name(rank) for rank in range(world.world_size))
 
+    def layout(self, global_batch: int) -> tuple[tuple[str, str], ...]:
+        """Return who each rank is, and how many rows of a step it takes, as pairs of name and value."""
+        if self.joined is None or self._world is None:
+            return ()
+        ratios = self.joined.context.ratios or (1,) * self._world.world_size
+        return layout_rows(self._world.members, ratios, self.joined.layout, global_batch)
+
     def meet(self, mine: Part) -> list[Part]:
         """Return the record of every rank, by global rank. All must come.
 
@@ -88,7 +96,7 @@ class Ranks:
         if self._world is None:
             return [mine]
         parts = self._world.gather(list(mine), f"a meeting at step {mine.num_steps} (a save, or the end)")
-        return [Part(*part[:-1], [(sample, why) for sample, why in part[-1]]) for part in parts]
+        return [Part._make(part)._replace(skipped=[(sample, why) for sample, why in part[-1]]) for part in parts]
 
     def first(self, make: Callable[[], _Record | None], kind: type[_Record], what: str) -> _Record | None:
         """Return what the first rank makes, on every rank. Whatever goes wrong there is raised on all.

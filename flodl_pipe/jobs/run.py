@@ -33,7 +33,7 @@ from flodl_pipe.reports.figures import plural, share
 from flodl_pipe.reports.metrics import peak_rss_bytes
 from flodl_pipe.reports.progress import progress_view
 from flodl_pipe.reports.summary import RunReport, run_sections
-from flodl_pipe.reports.tables import print_sections
+from flodl_pipe.reports.tables import Section, print_sections
 from flodl_pipe.sources.protocol import HasArtifacts
 from flodl_pipe.units import format_duration
 
@@ -77,6 +77,8 @@ def _run(config: Config, ranks: Ranks) -> float:
         if ranks.is_first:
             _keep_artifacts(loader.dataset)
         _say_start(loader, drain, job)
+        if ranks.several and ranks.is_first:
+            print_sections((Section("Layout", ranks.layout(loader.global_batch_size)),), sys.stdout)
         view = progress_view(
             config.reports.progress if ranks.is_first else False,
             sys.stderr,

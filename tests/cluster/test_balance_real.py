@@ -1,4 +1,4 @@
-"""Shares that follow speeds on real ranks, one of which has half the speed of the others."""
+"""Shares that follow speeds on real ranks under DistributedDataParallel, one of them half as fast as the others."""
 
 import numpy as np
 import pytest

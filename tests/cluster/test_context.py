@@ -33,7 +33,7 @@ def test_an_impossible_environment_is_refused(environment, says):
         (("0", 2), "rank must be an integer, got '0'"),
         ((0, "2"), "world_size must be an integer, got '2'"),
         ((0, 0), "world_size must be at least 1, got 0"),
-        ((0, 2, (1,)), "must be one positive whole number for each of the 2 ranks"),
+        ((0, 2, (1,)), "must be one positive whole number or fraction for each of the 2 ranks"),
         ((0, 2, (1, 0)), "must be one positive whole number"),
     ],
 )
