@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from flodl_pipe.cluster.agree import outcome
@@ -138,6 +138,11 @@ def job_ranks(cluster: ClusterConfig) -> Iterator[Ranks]:
             yield ranks
             return
         context = joined.context
+        if context.shares is not None:
+            # Nothing is computed here, and a rank that has to stop early would miss an exchange.
+            ranks.joined = joined._replace(context=replace(context, shares=None))
+            if ranks.is_first:
+                _log.info("cluster.balance=auto has no effect in job=run, which computes nothing: shares stay")
         speaks = _Speaks(f"[{context.host}/{context.local_rank}] ", everything=ranks.is_first)
         _log.addFilter(speaks)
         try:
