@@ -3,7 +3,6 @@
 import copy
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from flodl_pipe.arrays import Array
@@ -30,6 +29,8 @@ from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.transforms.build import build_chain
 
 __all__ = ["build_loader", "load", "outline"]
+
+_BEFORE = "before the first step"
 
 
 def load(
@@ -86,26 +87,26 @@ def build_loader(
         ClusterError: if ranks are missing, or do not agree on data, order or config; the odd ones are named.
     """
 
-    def build(cfg: Config, context: RunContext) -> Loader:
-        found = build_source(cfg.source, cfg.data_dir, cfg.allow_import) if source is None else source
+    def opened(cfg: Config) -> Source | Stream:
+        return build_source(cfg.source, cfg.data_dir, cfg.allow_import) if source is None else source
+
+    def build(cfg: Config, found: Source | Stream, context: RunContext) -> Loader:
         return Loader(found, **_keywords(cfg, found), keep_digest=keep_digest, context=context, num_epochs=num_epochs)
 
     if context is not None:
-        return build(cfg, context)
+        return build(cfg, opened(cfg), context)
     joined = joined or join(cfg.cluster)
-    place = partial(local_config, cfg, joined)
     world = joined.context.world
     if world is None:
-        return build(place(), joined.context)
-    agree(world, config_facts(cfg), "before the first step")
-    placed = outcome(world, "finding its device and data", place)
-    loader = outcome(world, "building the loader", lambda: build(placed, joined.context))
+        placed = local_config(cfg, joined)
+        return build(placed, opened(placed), joined.context)
+    agree(world, config_facts(cfg), _BEFORE)
+    placed = outcome(world, "finding its device", lambda: local_config(cfg, joined))
+    found = outcome(world, "opening the data", lambda: opened(placed))
+    loader = outcome(world, "building the loader", lambda: build(placed, found, joined.context))
     try:
-        agree(
-            world,
-            outcome(world, "reading the data's fingerprint", lambda: _stream_facts(loader)),
-            "before the first step",
-        )
+        facts = outcome(world, "reading the data's fingerprint", lambda: _stream_facts(loader))
+        agree(world, facts, _BEFORE)
     except BaseException:
         loader.close()
         raise

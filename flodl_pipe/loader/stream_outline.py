@@ -123,7 +123,7 @@ def outline_stream(
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)
     held_bytes = process_ledger().held_bytes
-    memory, share, _ = host_budget(config, shared, held_bytes)
+    memory, share, _ = host_budget(config, shared, held_bytes, context)
     if source.buffer_bytes > share.num_bytes - held_bytes:
         raise StagingError(
             f"the buffers of {source.num_lanes} lanes take {format_bytes(source.buffer_bytes)}, and "
