@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from flodl_pipe.config.base import MAX_COUNT, Count, LocalPath, NonNegative, Seed, StrictModel, fault, shown
+from flodl_pipe.config.cluster_host import MAX_LOCAL_RANKS
 from flodl_pipe.config.per_place import PerDevice, SizePerPlace, SomeBytes
 
 __all__ = [
@@ -106,14 +107,11 @@ class PlanJob(_Steps):
         return self
 
 
-_MAX_RANKS = 1000  # of a host, as in cluster.hosts
-
-
 def _num_ranks(value: Any) -> Any:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if number == "auto" or (type(number) is int and 1 <= number <= _MAX_RANKS):
+    if number == "auto" or (type(number) is int and 1 <= number <= MAX_LOCAL_RANKS):
         return number
-    raise fault(f"must be 'auto' or an integer from 1 to {_MAX_RANKS}, got {shown(value)}")
+    raise fault(f"must be 'auto' or an integer from 1 to {MAX_LOCAL_RANKS}, got {shown(value)}")
 
 
 class LaunchJob(_Steps):

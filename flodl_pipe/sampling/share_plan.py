@@ -186,8 +186,8 @@ def most_rows(first: Sequence[int], *, unit: int = 1, max_rows: int | None = Non
             f"{sum(first)}; raise it to {max(first)} or more, lower loader.global_batch_size, or set "
             "cluster.partition_ratios",
         )
-    others = unit * (len(first) - 1)
-    return tuple(max(share, min(max_rows or _TIMES_FIRST_SHARE * share, sum(first) - others)) for share in first)
+    room = sum(first) - unit * (len(first) - 1)
+    return tuple(max(share, min(max_rows or _TIMES_FIRST_SHARE * share, room)) for share in first)
 
 
 def fit(
