@@ -12,7 +12,7 @@ from typing import final
 
 from flodl_pipe.sampling.share_plan import AutoShares, SharePlan, most_rows
 from flodl_pipe.sampling.shares import cut
-from flodl_pipe.sampling.steps import EpochSteps, RankStep
+from flodl_pipe.sampling.steps import EpochSteps, RankStep, Steps
 
 __all__ = ["PlannedSteps", "of_this_pass", "planned"]
 
@@ -97,7 +97,9 @@ class PlannedSteps:
             ConfigError: if there are none.
         """
         base = self._base.with_global_batch(global_batch)
-        return planned(base, self._auto, self._ratios, self.plan.unit)
+        # Rows of a lane are whole in blocks of lanes, which steps of another size are not.
+        unit = base.full_unit if isinstance(base, Steps) else self.plan.unit
+        return planned(base, self._auto, self._ratios, unit)
 
     def num_steps(self, position: int = 0) -> int:
         """Return how many steps are left in the epoch from ``position`` on."""

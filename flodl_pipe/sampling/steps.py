@@ -163,7 +163,7 @@ class Steps:
         self.world_size = world_size
         self._ratios = tuple(ratios or (1,) * world_size)
         self._unit = unit
-        self._full_unit = full_unit or unit
+        self.full_unit = full_unit or unit
         self._full = self._cut(global_batch)
         self._full_weight = self._full[1] * world_size / global_batch
 
@@ -181,7 +181,7 @@ class Steps:
             world_size=self.world_size,
             ratios=self._ratios,
             unit=self._unit,
-            full_unit=self._full_unit if global_batch == self.global_batch else None,
+            full_unit=self.full_unit if global_batch == self.global_batch else None,
         )
 
     def of_epoch(self, epoch: int) -> "Steps":  # noqa: ARG002 - every epoch is cut alike
@@ -203,7 +203,7 @@ class Steps:
             world_size=self.world_size,
             ratios=self._ratios,
             unit=self._unit,
-            full_unit=self._full_unit,
+            full_unit=self.full_unit,
         )
 
     @property
@@ -254,6 +254,6 @@ class Steps:
         """Return (first row, number of rows) of this rank in a step of ``num_rows``."""
         # A share of nothing is for short steps; the global batch has been compared with the number of ranks.
         is_full = num_rows == self.global_batch
-        unit = self._full_unit if is_full else self._unit
+        unit = self.full_unit if is_full else self._unit
         shares = cut(num_rows, self._ratios, minimum=1 if is_full else 0, unit=unit)
         return sum(shares[: self.rank]), shares[self.rank]

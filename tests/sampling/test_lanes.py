@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from flodl_pipe.sampling.lanes import Deal, LaneConstants, LanesOrder, constants_in
 from flodl_pipe.sampling.orders import UniformOrder
+from flodl_pipe.sampling.planned_steps import planned
+from flodl_pipe.sampling.share_plan import AutoShares
 from flodl_pipe.sampling.steps import Steps
 
 
@@ -146,6 +148,28 @@ def test_the_sequence_is_the_same_in_any_cut_and_a_batch_is_of_the_whole_set():
                 for step in (part.step(index) for part in parts)
             ]
             assert np.array_equal(np.concatenate(joined), whole)
+
+
+def test_shares_that_move_are_of_whole_lanes_and_leave_the_sequence_alone():
+    n = 1003
+    order = LanesOrder(n, 42, num_lanes=16, rows=4)
+    parts = []
+    for rank in range(3):
+        base = Steps(n, 64, False, rank=rank, world_size=3, full_unit=4)
+        steps = planned(base, AutoShares(every_steps=4), None, 4).begun()
+        found = []
+        for index in range(steps.num_steps()):
+            if index == 2:
+                steps.plan.announce(steps.plan.horizon, (12, 16, 36))
+            step = steps.step(index)
+            found.append(order.epoch(0).at(step.start, step.start + step.num_valid))
+            steps.plan.advance()
+        assert [len(rows) for rows in found[5:7]] == [(24, 20, 20)[rank], (12, 16, 36)[rank]]
+        parts.append(found)
+        # Another global batch has no lanes to cut between, and may be smaller than one row of each rank's.
+        assert steps.with_global_batch(8).batch_rows == (3, 3, 2)[rank]
+    joined = np.concatenate([rows for step in zip(*parts, strict=True) for rows in step])
+    assert np.array_equal(joined, order.epoch(0).at(0, n))
 
 
 def classes_off(order, rows, num_classes=10, epochs=20):
