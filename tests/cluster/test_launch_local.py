@@ -27,7 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import os, signal, sys, time
 word, rank, start = sys.argv[1], os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(f"rank {rank} of {os.environ['WORLD_SIZE']}, start {start}, pid {os.getpid()}, {sys.argv[2:]}", flush=True)
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())  # at once: two ranks write to one pipe
+
+say(f"rank {rank} of {os.environ['WORLD_SIZE']}, start {start}, pid {os.getpid()}, {sys.argv[2:]}")
 if word == "fail" and rank == "1":
     sys.exit(3)
 if word == "killed" and rank == "1" and start == "0":
@@ -40,7 +44,7 @@ if word == "deaf":
 if word in ("wait", "deaf"):
     time.sleep(100)
 if word == "variables":
-    print(sorted(f"{name}={os.environ.get(name)}" for name in ("OMP_NUM_THREADS", "FLODL_PIPE_HOST")), flush=True)
+    say(sorted(f"{name}={os.environ.get(name)}" for name in ("OMP_NUM_THREADS", "FLODL_PIPE_HOST")))
 """
 
 LAUNCHER = """
