@@ -89,8 +89,8 @@ def test_rows_are_split_within_bounds_and_by_weight(data, ranks, unit):
     rest = data.draw(st.integers(0, unit - 1))
     low = sum(least) // unit
     high = sum(value // unit for value in [*most[:-1], most[-1] - rest])
-    if high < low:
-        return
+    if high < low or (most[-1] - rest) // unit < -(-(least[-1] - rest) // unit):
+        return  # nothing fits
     num_rows = data.draw(st.integers(low, high)) * unit + rest
     weights = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=ranks, max_size=ranks))
     rows = fit(weights, num_rows, least=least, most=most, unit=unit)
