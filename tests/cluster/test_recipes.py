@@ -13,7 +13,6 @@ NUM_STEPS = 6
 MORE = {
     "custom": ("source.factory=docs.examples.squares:make_dataset", "allow_import=[docs]"),
     "remote_shards": None,
-    "text_stream": ("source.num_lanes=8",),
 }
 RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if MORE.get(file.stem, ()) is not None)
 

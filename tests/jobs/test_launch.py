@@ -208,7 +208,7 @@ def test_devices_that_are_there_are_taken(call, started, monkeypatch, devices):
     [
         ((TWO, "job.nproc=2"), "job.nproc: 2 is for runs without cluster.hosts"),
         (("job.nproc=2", "cluster.partition_ratios=[1,2,3]"), "one number for each of the 2 ranks that job.nproc=2 st"),
-        (("job.nproc=0",), "must be 'auto' or an integer from 1 to 1000, got 0"),
+        (("job.nproc=0",), "must be 'auto' or an integer from 1 to 1024, got 0"),
         (("job.command=plan",), "job.command"),
         (("job.save_every_steps=2",), "needs save"),
     ],

@@ -1,6 +1,7 @@
 """Sources, plain values of batches and combinations of settings, for tests of delivery on a device."""
 
 import contextlib
+import gc
 import itertools
 
 import numpy as np
@@ -122,6 +123,8 @@ def small_device(memory_bytes, *, slab_bytes=150_000, make=None, **options):
     Yields:
         Options for a loader, and a function that returns the device.
     """
+    gc.collect()  # a loader that another test has left to the garbage collector
+    assert process_ledger().accounts() == {}
     before = dict(targets._shared)
     targets._shared.clear()
     with pytest.MonkeyPatch.context() as patch:
