@@ -81,7 +81,7 @@ def start(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-            process.communicate()
+        process.communicate()  # of one that has ended as well: its pipes are open
 
 
 def finish(process):
@@ -153,6 +153,7 @@ def ranks_of(process):
     return pids("".join(process.stdout.readline() for _ in range(2)))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
