@@ -245,14 +245,16 @@ def instantiate_engine(config: Config, **arguments: Any) -> Any:
         Exception: whatever the engine raises, itself and not wrapped.
     """
     options = {"_execution_whitelist_": ENGINE} if _HAS_WHITELIST else {}
-    node = {"_target_": config.engine.target, "_recursive_": False}
+    node = {"_target_": config.engine.target, "_recursive_": False, "_partial_": True}
     try:
-        # Hydra's own first parameter is called config, so the engine's is cfg.
-        return hydra.utils.instantiate(node, cfg=config, **arguments, **options)
+        engine = hydra.utils.instantiate(node, **options)
     except InstantiationException as error:
         if error.__cause__ is None:
             raise
         cause = error.__cause__
+    else:
+        # Called here, for Hydra makes config nodes of the dataclasses among an object's arguments.
+        return engine(cfg=config, **arguments)
     raise cause  # outside the handler, so that the engine's error keeps its own context
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.config.compose import instantiate_engine, load_config
 from flodl_pipe.errors import SourceError
 
@@ -25,6 +26,12 @@ def test_the_engine_gets_the_config_as_cfg(engine):
     built = instantiate_engine(config)
     assert built == config
     assert type(built) is type(config)
+
+
+def test_the_engine_gets_further_arguments_as_they_are(engine):
+    context = RunContext(1, 3, ratios=(3, 2, 1))
+    engine.build_loader = lambda cfg, context: context
+    assert instantiate_engine(load_config("olmo_shards"), context=context) is context
 
 
 def test_the_engines_own_error_comes_through(engine):
