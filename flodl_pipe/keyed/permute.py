@@ -27,6 +27,7 @@ import numpy as np
 
 from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.keyed.absorb import GOLDEN_GAMMA, absorb, mix_words, spread
+from flodl_pipe.keyed.feistel import Rectangle
 
 __all__ = ["ALGORITHM", "EXACT_UP_TO", "MAX_ITEMS", "Permutation", "permutation"]
 
@@ -40,7 +41,6 @@ _ROUNDS = 6
 # Working set of a block (a handful of uint64 arrays) stays inside the L2 cache.
 _BLOCK = 8192
 _EXACT_DOMAIN, _FEISTEL_DOMAIN = 0x4A5, 0xFE15
-_MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Permutation(Protocol):
@@ -106,19 +106,18 @@ class _SortedHashes:
 
 @final
 class _Feistel:
-    """Six Feistel rounds on ``(left, right)`` with ``item = left * b + right``; halves change in turn."""
+    """Six Feistel rounds; what falls outside ``[0, n)`` walks on."""
 
     def __init__(self, n: int, key: tuple[int, ...]) -> None:
         self.n = n
-        self._a = math.isqrt(n - 1) + 1
-        self._b = -(-n // self._a)
-        self._keys = [np.uint64(word) for word in spread(absorb(_FEISTEL_DOMAIN, n, *key), _ROUNDS)]
+        a = math.isqrt(n - 1) + 1
+        self._rectangle = Rectangle(a, -(-n // a), spread(absorb(_FEISTEL_DOMAIN, n, *key), _ROUNDS))
 
     def at(self, positions: IndexArray) -> IndexArray:
-        return self._walk(self._forward, positions)
+        return self._walk(self._rectangle.forward, positions)
 
     def inverse(self, items: IndexArray) -> IndexArray:
-        return self._walk(self._backward, items)
+        return self._walk(self._rectangle.backward, items)
 
     def _walk(self, step: Callable[[WordArray], WordArray], start: IndexArray) -> IndexArray:
         """Apply ``step`` until every value lies in ``[0, n)``, block by block."""
@@ -133,42 +132,3 @@ class _Feistel:
                 outside = outside[walked >= limit]
             words[first : first + _BLOCK] = block
         return words.view(np.int64)
-
-    def _forward(self, items: WordArray) -> WordArray:
-        left, right = np.divmod(items, np.uint64(self._b))
-        shift, spare = np.empty_like(items), np.empty_like(items)
-        for number, key in enumerate(self._keys):
-            changed, other, size = (right, left, self._b) if number & 1 else (left, right, self._a)
-            changed += _shift(other, size, key, shift, spare)
-            # Modulo by subtraction: both terms are below `size`, and where nothing is to subtract the unsigned
-            # difference wraps to a huge number, so the minimum is the remainder.
-            np.subtract(changed, np.uint64(size), out=spare)
-            np.minimum(changed, spare, out=changed)
-        left *= np.uint64(self._b)
-        left += right
-        return left
-
-    def _backward(self, items: WordArray) -> WordArray:
-        left, right = np.divmod(items, np.uint64(self._b))
-        shift, spare = np.empty_like(items), np.empty_like(items)
-        for number in reversed(range(_ROUNDS)):
-            changed, other, size = (right, left, self._b) if number & 1 else (left, right, self._a)
-            changed -= _shift(other, size, self._keys[number], shift, spare)
-            np.add(changed, np.uint64(size), out=spare)
-            np.minimum(changed, spare, out=changed)
-        left *= np.uint64(self._b)
-        left += right
-        return left
-
-
-def _shift(half: WordArray, size: int, key: np.uint64, out: WordArray, spare: WordArray) -> WordArray:
-    """Round function: a keyed hash of one half, scaled to ``[0, size)`` by multiply-shift (``size <= 2**31``)."""
-    np.bitwise_xor(half, key, out=out)
-    out *= _MULTIPLY_1
-    np.right_shift(out, np.uint64(32), out=spare)
-    out ^= spare
-    out *= _MULTIPLY_2
-    out >>= np.uint64(31)
-    out *= np.uint64(size)
-    out >>= np.uint64(33)
-    return out

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from flodl_pipe.arrays import IndexArray, WordArray
 from flodl_pipe.keyed.absorb import GOLDEN_GAMMA, absorb, absorb_words, mix_words, spread
+from flodl_pipe.keyed.feistel import Rectangle
 from flodl_pipe.keyed.permute import EXACT_UP_TO, MAX_ITEMS
 
 __all__ = ["ALGORITHM", "MAX_MEMBERS", "Permutations", "permutations"]
@@ -41,7 +42,6 @@ _ROUNDS, _ROUNDS_OF_FEW, _FEW = 10, 24, 32
 # As in the shuffle of one set: the working set of a block stays inside the L2 cache.
 _BLOCK = 8192
 _EXACT_DOMAIN, _FEISTEL_DOMAIN = 0x3A4A5, 0x3AFE1
-_MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Permutations(Protocol):
@@ -130,23 +130,23 @@ class _SortedHashes:
 
 @final
 class _Feistel:
-    """Ten Feistel rounds on ``(left, right)`` with ``item = left * b + right``; halves change in turn."""
+    """Ten Feistel rounds; what a member lacks walks on."""
 
     def __init__(self, num_members: int, num_items: int, num_larger: int, step: int, key: tuple[int, ...]) -> None:
         most = num_items + (step if num_larger else 0)
         self._num_items, self._num_larger, self._step = num_items, num_larger, step
         # Even: with both sides odd, every round would be an even permutation, and half of all could not come out.
-        self._a = 2 * ((math.isqrt(most - 1) + 2) // 2)
-        self._b = -(-most // self._a)
+        a = 2 * ((math.isqrt(most - 1) + 2) // 2)
         word = absorb(_FEISTEL_DOMAIN, num_members, num_items, num_larger, step, *key)
         self._words = absorb_words(word, _members(num_members))
-        self._keys = [np.uint64(word) for word in spread(word, _ROUNDS if most > _FEW else _ROUNDS_OF_FEW)]
+        num_rounds = _ROUNDS if most > _FEW else _ROUNDS_OF_FEW
+        self._rectangle = Rectangle(a, -(-most // a), spread(word, num_rounds))
 
     def at(self, members: IndexArray, positions: IndexArray) -> IndexArray:
-        return self._walk(self._forward, members, positions)
+        return self._walk(self._rectangle.forward, members, positions)
 
     def inverse(self, members: IndexArray, items: IndexArray) -> IndexArray:
-        return self._walk(self._backward, members, items)
+        return self._walk(self._rectangle.backward, members, items)
 
     def _walk(
         self, turn: Callable[[WordArray, WordArray], WordArray], members: IndexArray, start: IndexArray
@@ -159,54 +159,15 @@ class _Feistel:
             limits = np.full(len(numbers), self._num_items, dtype=np.uint64)
             if self._num_larger:
                 limits[numbers < self._num_larger] += np.uint64(self._step)
-            block = turn(words, found[first : first + _BLOCK])
+            block = turn(found[first : first + _BLOCK], words)
             outside = np.flatnonzero(block >= limits)
             while outside.size:
-                walked = turn(words[outside], block[outside])
+                walked = turn(block[outside], words[outside])
                 block[outside] = walked
                 outside = outside[walked >= limits[outside]]
             found[first : first + _BLOCK] = block
         return found.view(np.int64)
 
-    def _forward(self, words: WordArray, items: WordArray) -> WordArray:
-        left, right = np.divmod(items, np.uint64(self._b))
-        shift, spare = np.empty_like(items), np.empty_like(items)
-        for number, key in enumerate(self._keys):
-            changed, other, size = (right, left, self._b) if number & 1 else (left, right, self._a)
-            changed += _shift(other, words, size, key, shift, spare)
-            # Modulo by subtraction, as in the shuffle of one set.
-            np.subtract(changed, np.uint64(size), out=spare)
-            np.minimum(changed, spare, out=changed)
-        left *= np.uint64(self._b)
-        left += right
-        return left
-
-    def _backward(self, words: WordArray, items: WordArray) -> WordArray:
-        left, right = np.divmod(items, np.uint64(self._b))
-        shift, spare = np.empty_like(items), np.empty_like(items)
-        for number in reversed(range(len(self._keys))):
-            changed, other, size = (right, left, self._b) if number & 1 else (left, right, self._a)
-            changed -= _shift(other, words, size, self._keys[number], shift, spare)
-            np.add(changed, np.uint64(size), out=spare)
-            np.minimum(changed, spare, out=changed)
-        left *= np.uint64(self._b)
-        left += right
-        return left
-
 
 def _members(num_members: int) -> WordArray:
     return np.arange(num_members, dtype=np.uint64)
-
-
-def _shift(half: WordArray, words: WordArray, size: int, key: np.uint64, out: WordArray, spare: WordArray) -> WordArray:
-    """Round function: a keyed hash of one half, scaled to ``[0, size)`` by multiply-shift (``size <= 2**31``)."""
-    np.add(half, words, out=out)
-    out ^= key
-    out *= _MULTIPLY_1
-    np.right_shift(out, np.uint64(32), out=spare)
-    out ^= spare
-    out *= _MULTIPLY_2
-    out >>= np.uint64(31)
-    out *= np.uint64(size)
-    out >>= np.uint64(33)
-    return out

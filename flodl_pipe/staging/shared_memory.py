@@ -7,7 +7,6 @@ all, so nobody has to tell where a piece lies.
 There are no locks in it. A process that dies while it holds one would stop the others.
 """
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,7 +14,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import final
 
@@ -23,6 +21,7 @@ import numpy as np
 
 from flodl_pipe.arrays import ByteArray
 from flodl_pipe.staging.shared_fence import memory_fence
+from flodl_pipe.storage.libc import libc, mapped
 
 __all__ = ["SharedMemory", "memory_file"]
 
@@ -108,7 +107,7 @@ class SharedMemory:
         piece = self._bytes[begin : begin + num_bytes]
         if num_bytes:  # advice, which a kernel without such pages refuses
             address = piece.__array_interface__["data"][0]
-            _libc().madvise(address, num_bytes, mmap.MADV_NOHUGEPAGE if scattered else mmap.MADV_HUGEPAGE)
+            libc().madvise(address, num_bytes, mmap.MADV_NOHUGEPAGE if scattered else mmap.MADV_HUGEPAGE)
         return piece
 
 
@@ -120,35 +119,16 @@ class _Map:
     """
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        libc = _libc()
         reserved_bytes = _aligned(num_bytes) + _ALIGNMENT
-        reserved = libc.mmap(None, reserved_bytes, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        _require_mapped(reserved)
+        reserved = mapped(libc().mmap(None, reserved_bytes, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
         address = _aligned(reserved)
-        done = libc.mmap(
+        done = libc().mmap(
             address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0
         )
         # All of it goes at once: what is left around the map takes address space, and no memory.
-        weakref.finalize(self, libc.munmap, reserved, reserved_bytes).atexit = False
-        _require_mapped(done)
+        weakref.finalize(self, libc().munmap, reserved, reserved_bytes).atexit = False
+        mapped(done)
         self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1", "data": (address, False)}
-
-
-def _require_mapped(address: int | None) -> None:
-    if address is None or address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    size, address, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
-    libc.mmap.argtypes = (address, size, whole, whole, whole, ctypes.c_int64)
-    libc.mmap.restype = address
-    libc.munmap.argtypes = (address, size)
-    libc.madvise.argtypes = (address, size, whole)
-    return libc
 
 
 def _aligned(num_bytes: int) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache
 
 from flodl_pipe.arrays import IndexArray
+from flodl_pipe.storage.libc import last_error, libc, mapped
 
 __all__ = [
     "IOV_MAX",
@@ -36,21 +37,6 @@ IOV_MAX = 1024
 _STATX_BYTES = 256
 _AT_FDCWD, _STATX_BASIC_STATS = -100, 0x7FF
 
-_FAILED = ctypes.c_void_p(-1).value
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    size, address, whole = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
-    libc.mmap.argtypes = (address, size, whole, whole, whole, ctypes.c_int64)
-    libc.mmap.restype = address
-    libc.munmap.argtypes = (address, size)
-    libc.madvise.argtypes = (address, size, whole)
-    libc.pwritev.argtypes = (whole, address, whole, ctypes.c_int64)
-    libc.pwritev.restype = ctypes.c_ssize_t
-    return libc
-
 
 def vectored_supported() -> bool:
     """Return whether this system has 64-bit offsets and addresses, memory files and ``pwritev``."""
@@ -63,20 +49,17 @@ def map_file(descriptor: int, num_bytes: int) -> int:
     Raises:
         OSError: ``ENODEV`` where the file system cannot map files, ``ENOMEM`` where address space is limited.
     """
-    address = _libc().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    if address is None or address == _FAILED:
-        raise _os_error()
-    return int(address)
+    return mapped(libc().mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0))
 
 
 def unmap(address: int, num_bytes: int) -> None:
     """Undo :func:`map_file`. Nothing may read from the address any more: the kernel may hand it out again."""
-    _libc().munmap(address, num_bytes)
+    libc().munmap(address, num_bytes)
 
 
 def advise_random(address: int, num_bytes: int) -> None:
     """Tell the kernel not to read around a missing page. Advice only: a refusal changes nothing but speed."""
-    _libc().madvise(address, num_bytes, mmap.MADV_RANDOM)
+    libc().madvise(address, num_bytes, mmap.MADV_RANDOM)
 
 
 def gather(descriptor: int, vectors: IndexArray, offset: int = 0) -> int:
@@ -90,9 +73,9 @@ def gather(descriptor: int, vectors: IndexArray, offset: int = 0) -> int:
     Raises:
         OSError: ``EFAULT`` if not even the first run could be read.
     """
-    count = int(_libc().pwritev(descriptor, vectors.__array_interface__["data"][0], len(vectors), offset))
+    count = int(libc().pwritev(descriptor, vectors.__array_interface__["data"][0], len(vectors), offset))
     if count < 0:
-        raise _os_error()
+        raise last_error()
     return count
 
 
@@ -152,8 +135,3 @@ def _plain_has_identity(path: bytes, expected: tuple[bytes, bytes, bytes]) -> bo
         return False
     found = identity(status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
     return found == expected and status.st_nlink > 0
-
-
-def _os_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
