@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "OF_HOST",
     "ChangedError",
     "ClusterError",
     "ConfigError",
@@ -33,6 +34,9 @@ __all__ = [
     "StagingError",
     "TransformError",
 ]
+
+OF_HOST = {"of_host": True}
+"""Goes with a logged warning that tells of a host's data, not of this process: of the ranks of a job one says it."""
 
 
 class FlodlPipeError(Exception):

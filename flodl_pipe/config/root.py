@@ -72,6 +72,17 @@ class Config(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _each_rank_has_a_row(self) -> "Config":
+        rows, num_ranks = self.loader.global_batch_size, self.cluster.num_ranks
+        if rows is not None and num_ranks is not None and rows < num_ranks:
+            raise fault(
+                f"{rows} is smaller than the {num_ranks} ranks of cluster.hosts, and each rank needs at least one row; "
+                f"set it to {num_ranks} or more",
+                at=["loader", "global_batch_size"],
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_batch_sampler_makes_the_batches(self) -> "Config":
         problems = sampler_conflicts(
             batch_sampler=self.sampling.batch_sampler,

@@ -130,6 +130,8 @@ def moved(tiers: Sequence[TierCount], traffic: Traffic, device: str) -> tuple[tu
 
 def _tier(tier: TierCount, total: int) -> str:
     text = f"{plural(tier.num_hits, 'row')} ({share(tier.num_hits, total)}), holds {format_bytes(tier.held_bytes)}"
+    if tier.num_keepers > 1:
+        text += f" with {plural(tier.num_keepers - 1, 'other rank')}"
     if tier.filled_bytes:
         text += f", {format_bytes(tier.filled_bytes)} of it read ahead"
     return f"{text}; off: {tier.off}" if tier.off else text

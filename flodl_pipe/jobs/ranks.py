@@ -143,7 +143,8 @@ def job_ranks(cluster: ClusterConfig) -> Iterator[Ranks]:
             ranks.joined = joined._replace(context=replace(context, shares=None))
             if ranks.is_first:
                 _log.info("cluster.balance=auto has no effect in job=run, which computes nothing: shares stay")
-        speaks = _Speaks(f"[{context.host}/{context.local_rank}] ", everything=ranks.is_first)
+        place = f"[{context.host}/{context.local_rank}] "
+        speaks = _Speaks(place, everything=ranks.is_first, of_host=context.local_rank == 0)
         _log.addFilter(speaks)
         try:
             if ranks.is_first and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
@@ -155,16 +156,16 @@ def job_ranks(cluster: ClusterConfig) -> Iterator[Ranks]:
 
 @final
 class _Speaks(logging.Filter):
-    """Lets the first rank say everything, the others only warnings, with their name before."""
+    """Lets the first rank say everything, the others only warnings, with their name before; one tells of the host."""
 
-    def __init__(self, name: str, *, everything: bool) -> None:
+    def __init__(self, name: str, *, everything: bool, of_host: bool) -> None:
         super().__init__()
-        self._name, self._everything = name, everything
+        self._name, self._everything, self._of_host = name, everything, of_host
 
     def filter(self, record: logging.LogRecord) -> bool:
         if self._everything:
             return True
-        if record.levelno < logging.WARNING:
+        if record.levelno < logging.WARNING or (not self._of_host and getattr(record, "of_host", False)):
             return False
         record.msg = self._name.replace("%", "%%" if record.args else "%") + str(record.msg)
         return True

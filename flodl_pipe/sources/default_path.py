@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import OF_HOST, SourceError
 
 __all__ = ["UNFINISHED", "default_path"]
 
@@ -34,7 +34,9 @@ def default_path(data_dir: str, kind: str, if_missing: str) -> str | None:
         return str(default)
     if if_missing == "sample":
         # Every time, and not only when the sample is made: a mistyped data_dir must not go unnoticed.
-        _logger.warning("%s does not exist: a small sample is used instead (source.if_missing=sample)", default)
+        _logger.warning(
+            "%s does not exist: a small sample is used instead (source.if_missing=sample)", default, extra=OF_HOST
+        )
         return None
     raise SourceError(
         f"source.path is not set and {default} does not exist; set source.path to your data, or "

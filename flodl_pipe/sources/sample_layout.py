@@ -16,7 +16,7 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import OF_HOST, SourceError
 from flodl_pipe.sources.sample_values import RefusedValueError, as_array, native
 
 __all__ = ["SampleLayout"]
@@ -113,6 +113,7 @@ class SampleLayout:
                 "%s: %s %s float64, twice the memory of float32 and slow on most accelerators; return float32 "
                 "(np.float32(value), value.float()) unless you need it",
                 *(owner, ", ".join(map(repr, wide)), "is" if len(wide) == 1 else "are"),
+                extra=OF_HOST,
             )
         return cls(SampleSpec(tuple(fields)), parts.container, owner, first)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from flodl_pipe.errors import SourceError
+from flodl_pipe.errors import OF_HOST, SourceError
 from flodl_pipe.sources.protocol import Fact
 from flodl_pipe.sources.stream_encode import Encoder
 from flodl_pipe.sources.stream_estimate import Estimate, estimate_tokens
@@ -51,7 +51,7 @@ def find_files(path: str | Sequence[str], file_format: str) -> tuple[Blobs, tupl
     empty = [name for name, size in zip(blobs.names, blobs.sizes.tolist(), strict=True) if not size]
     if not full:
         raise SourceError(f"{named(empty)}: empty, 0 bytes: there is no document; correct source.path")
-    _logger.warning("empty, 0 bytes, so left out: %s", named(empty))
+    _logger.warning("empty, 0 bytes, so left out: %s", named(empty), extra=OF_HOST)
     notes = (*notes, Fact("empty files", named(empty)))
     return open_blobs([listing.files[blob] for blob in full]), tuple(formats[blob] for blob in full), notes
 

@@ -20,7 +20,7 @@ from typing import final
 import numpy as np
 
 from flodl_pipe.arrays import IndexArray
-from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.errors import OF_HOST, ConfigError, SourceError
 from flodl_pipe.sources.containers import refuse_container
 from flodl_pipe.sources.megatron import has_index, read_index
 from flodl_pipe.sources.npy_header import HEAD_BYTES, NPY_MAGIC, parse_npy_header
@@ -193,5 +193,6 @@ def _sized(name: str, size: int, shard: _Shard) -> _Shard:
         _logger.warning(
             "%s: %s surplus byte%s after the %s its header counts: left out",
             *(name, format_count(size - expected), "" if size == expected + 1 else "s", token_count(shard.tokens)),
+            extra=OF_HOST,
         )
     return shard

@@ -17,7 +17,7 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.errors import ConfigError, SourceError
+from flodl_pipe.errors import OF_HOST, ConfigError, SourceError
 from flodl_pipe.sources.documents import Documents
 from flodl_pipe.sources.joined import JoinedBytes
 from flodl_pipe.sources.ordering import Drawn, Ordering
@@ -165,6 +165,7 @@ class TokenShards:
             _logger.warning(
                 "too short for a window of seq_len + 1 = %d tokens, so left out: %s",
                 *(seq_len + 1, named(source.short_shards)),
+                extra=OF_HOST,
             )
         return source
 

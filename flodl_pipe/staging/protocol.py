@@ -30,6 +30,8 @@ class TierCount:
         held_bytes: Bytes it holds now.
         filled_bytes: Bytes read from the source only to fill it.
         off: Why it was switched off; None while it works.
+        num_keepers: Ranks of this host that keep it together, each of which tells what it asked for itself; 1: it is
+            this rank's own.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TierCount:
     held_bytes: int
     filled_bytes: int
     off: str | None = None
+    num_keepers: int = 1
 
 
 class Tier(Protocol):

@@ -134,6 +134,7 @@ class RamCache:
         self._source = source
         self._read_lock = read_lock
         self._row_bytes = source.spec.row_bytes
+        self._num_keepers = 1 if part is None else part.num_places
         self._growth = Growth(_NAME, probe)
         extents = shared_bytes(source, ranking)
         runs = ranking.runs(first_rank, first_rank + num_ranks)
@@ -234,6 +235,7 @@ class RamCache:
                 hit_bytes=self._num_hits * self._row_bytes,
                 held_bytes=0 if store is None else store.held_bytes,
                 filled_bytes=self._filled_bytes,
+                num_keepers=self._num_keepers,
             )
 
     def close(self) -> None:

@@ -108,6 +108,7 @@ def tell(loader: Loader, epochs: int, *, check: bool = True) -> dict[str, Any]:
         before = now
     digest = loader.statistics().digest
     found["cached_bytes"] = _cached_bytes()
+    found["keepers"] = [tier.num_keepers for tier in loader.tiers()]
     found["digest"], found["rows"] = digest, loader.statistics().num_samples
     return found
 

@@ -15,14 +15,16 @@ MORE = {
     "remote_shards": None,
 }
 RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if MORE.get(file.stem, ()) is not None)
+LANES = {f"{name} in lanes": (name, "sampling.order=lanes", "sampling.drop_last=false") for name in ("cifar10", "mnist")}
 
 
 def read(cluster):
     """Return of every recipe what this process hands out of two epochs' first steps: digest, rows, steps."""
     found = {}
-    for name in RECIPES:
-        more = (*MORE.get(name, ()), "loader.global_batch_size=24", "loader.device=cpu", "loader.readers=1", *cluster)
-        config = load_config(name, *more)
+    for name in (*RECIPES, *LANES):
+        recipe, *words = LANES.get(name, (name, *MORE.get(name, ())))
+        more = (*words, "loader.global_batch_size=24", "loader.device=cpu", "loader.readers=1", *cluster)
+        config = load_config(recipe, *more)
         with build_loader(config, keep_digest=True) as loader:
             for epoch in range(2):
                 for number, _ in enumerate(loader.epoch(epoch), 1):
@@ -45,7 +47,7 @@ def alone():
 )
 def test_ranks_load_together_what_one_process_loads(alone, num_ranks, cluster):
     parts = results(read, num_ranks, cluster, timeout_s=120)
-    for name in RECIPES:
+    for name in (*RECIPES, *LANES):
         total = Digest()
         for part in parts:
             digest, num_rows, num_steps = part[name]

@@ -148,6 +148,11 @@ def test_every_rank_hits_what_all_of_the_host_hold(two: dict[str, list[Any]]) ->
         assert sum(one["filled_bytes"] for one in later) == 0
 
 
+def test_a_tier_tells_how_many_keep_it(two: dict[str, list[Any]]) -> None:
+    assert [one["keepers"] for one in two["inline"]] == [[2], [2]]
+    assert [one["keepers"] for one in two["apart"]] == [[1], [1]]
+
+
 def test_without_sharing_each_rank_hits_its_own_part_only(two: dict[str, list[Any]]) -> None:
     assert 0.2 * N < require_hits(two["apart"]) < 0.3 * N
 

@@ -142,6 +142,15 @@ def test_what_cannot_be_is_refused_at_its_line(hosts, more, key, message, folder
     assert problem.where == f"recipes/mine.yaml:{line}"
 
 
+def test_a_global_batch_has_a_row_for_each_described_rank():
+    words = ("loader.batch_size=4", "cluster.hosts=[{name: a, devices: 2}, {name: n, count: 3}]")
+    problem = one_problem(*words, "loader.global_batch_size=4")
+    assert problem.key == "loader.global_batch_size"
+    assert problem.where == "command line: loader.global_batch_size=4"
+    assert problem.message.startswith("4 is smaller than the 5 ranks of cluster.hosts")
+    assert load_config(*START, *words, "loader.global_batch_size=5").cluster.num_ranks == 5
+
+
 def test_all_faults_of_all_hosts_are_told_at_once():
     with pytest.raises(ConfigError) as caught:
         load_config(*START, "cluster.hosts=[{name: a, devices: 0, ratio: 3}, {nam: b}]", "cluster.balance=of")

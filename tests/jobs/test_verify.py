@@ -213,15 +213,15 @@ def test_work_on_a_device_that_nothing_orders_is_a_difference(alter, found):
 
 
 def test_an_opaque_source_is_uploaded_and_never_kept(table, tmp_path, monkeypatch):
-    (tmp_path / "docs.py").write_text(RAGGED)
+    (tmp_path / "own_texts.py").write_text(RAGGED)
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("source=custom", "source.factory=docs:Docs", "source.ragged=[input]", "allow_import=[docs]")
+    words = ("source=custom", "source.factory=own_texts:Docs", "source.ragged=[input]", "allow_import=[own_texts]")
     try:
         _, printed = table(
             main, load_config(*words, "loader.collate=pad", "loader.batch_size=8", *JOB, "job.max_combinations=4")
         )
     finally:
-        sys.modules.pop("docs", None)
+        sys.modules.pop("own_texts", None)
     assert {part.split(":")[0] for part in printed["ways"].split(", ")} >= {"streaming", "uploaded", "cached"}
     assert "device" not in [part.split(":")[0] for part in printed["ways"].split(", ")]
 
@@ -306,21 +306,21 @@ def batches(source):
         (["loader.collate=pad", "sampling.augment=3"], {"steps": "22 steps of 1 epoch, 1 end of"}),
         (["loader.batch_size=null", "source.subset={range: [0, 9]}"], {"world sizes": "1: 6"}),
         (
-            ["loader.collate=pad", "sampling.batch_sampler=docs:batches", "loader.batch_size=null"],
+            ["loader.collate=pad", "sampling.batch_sampler=own_texts:batches", "loader.batch_size=null"],
             {"batch": "9 rows over"},
         ),
     ],
 )
 def test_ragged_samples_pass(words, told, table, tmp_path, monkeypatch):
-    (tmp_path / "docs.py").write_text(RAGGED)
+    (tmp_path / "own_texts.py").write_text(RAGGED)
     monkeypatch.syspath_prepend(str(tmp_path))
-    given = ("source=custom", "source.factory=docs:Docs", "source.ragged=[input]", "allow_import=[docs]")
+    given = ("source=custom", "source.factory=own_texts:Docs", "source.ragged=[input]", "allow_import=[own_texts]")
     try:
         _, printed = table(
             main, load_config(*given, "loader.batch_size=8", *JOB, "job.max_combinations=6", "job.epochs=1", *words)
         )
     finally:
-        sys.modules.pop("docs", None)
+        sys.modules.pop("own_texts", None)
     for name, text in told.items():
         assert printed[name].startswith(text)
     assert len(printed["hash"].split()[0]) == 32

@@ -12,6 +12,7 @@ import pytest
 from flodl_pipe.sampling.blocked import BlockedOrder
 from flodl_pipe.sampling.bucketed import BucketedOrder
 from flodl_pipe.sampling.drawn import DrawnOrder
+from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.orders import UniformOrder
 from flodl_pipe.sampling.weighted import WeightedOrder
 
@@ -108,6 +109,7 @@ MAKERS = {
     "uniform": UniformOrder,
     "inside a block": first_block,
     "blocked, runs of one": lambda n, seed: BlockedOrder(n, seed, block_samples=3),
+    "inside a lane": lambda n, seed: LanesOrder(n, seed, num_lanes=1, rows=1),
     "bucketed, of one length": lambda n, seed: BucketedOrder(np.ones(n, dtype=int), seed, rows=2, pool_batches=3),
     "bucketed, in one pool": lambda n, seed: BucketedOrder(np.ones(n, dtype=int), seed, rows=1, pool_batches=n),
 }
