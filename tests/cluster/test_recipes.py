@@ -15,7 +15,9 @@ MORE = {
     "remote_shards": None,
 }
 RECIPES = sorted(file.stem for file in recipe_dirs()[-1][1].glob("*.yaml") if MORE.get(file.stem, ()) is not None)
-LANES = {f"{name} in lanes": (name, "sampling.order=lanes", "sampling.drop_last=false") for name in ("cifar10", "mnist")}
+LANES = {
+    f"{name} in lanes": (name, "sampling.order=lanes", "sampling.drop_last=false") for name in ("cifar10", "mnist")
+}
 
 
 def read(cluster):
