@@ -42,7 +42,10 @@ def test_the_joined_stream_is_that_of_one_process_also_over_resumes(data, ranks,
     batch, n = data.draw(st.integers(8, 24)), data.draw(st.integers(30, 120))
     lists = None
     how = {"global_batch_size": batch, "batch_size": 4, "drop_last": rule}
-    if data.draw(st.booleans()):
+    kind = data.draw(st.sampled_from(["uniform", "lanes", "lists"]))
+    if kind == "lanes":
+        how["order"] = "lanes"
+    elif kind == "lists":
         lists = [list(range(at, min(at + size, n))) for at, size in zip(range(0, n, 9), [9, 5, 7, 8] * n, strict=False)]
         how = {"batch_sampler": lists}
     with contextlib.ExitStack() as stack:
