@@ -93,27 +93,28 @@ def run_sections(report: RunReport) -> tuple[Section, ...]:
     parts = (Section("Parts", report.parts),) if report.parts else ()
     ranks = (Section("Ranks", report.ranks),) if report.ranks else ()
     done = (data, run, *parts, *ranks)
-    tiers = (Section("Tiers", report.moved),) if report.moved else ()
+    of_first = f" of {report.ranks[0][0]}" if report.ranks else ""  # of several ranks, the one that tells
+    tiers = (Section(f"Tiers{of_first}", report.moved),) if report.moved else ()
     if report.first_batch_s is None:
-        return *done, *tiers, _memory(report)
+        return *done, *tiers, _memory(report, of_first)
     since = " since this start" if report.steps_before else ""
     speed = Section(
         "Speed",
         (
             ("time", f"{format_duration(report.took_s)}{since}"),
             ("rate", _rates(report)),
-            ("wait share", f"{share(report.wait_s, report.took_s)} of that time the loop waited for data"),
+            ("wait share", f"{share(report.wait_s, report.took_s)} of that time the loop{of_first} waited for data"),
             ("first batch", f"after {format_duration(report.first_batch_s)}, building the loader included"),
         ),
     )
-    return *done, *tiers, speed, _memory(report)
+    return *done, *tiers, speed, _memory(report, of_first)
 
 
-def _memory(report: RunReport) -> Section:
+def _memory(report: RunReport, of_first: str) -> Section:
     seen, before = format_bytes(report.peak_anonymous_bytes), format_bytes(report.start_anonymous_bytes)
     granted = ", ".join(f"{purpose} {format_bytes(num_bytes)}" for purpose, num_bytes in report.granted if num_bytes)
     return Section(
-        "Memory",
+        f"Memory{of_first}",
         (
             ("peak RSS", f"{format_bytes(report.peak_rss_bytes)}, Python and its libraries included"),
             ("peak anonymous", f"{seen} seen, {before} when the loop began"),

@@ -79,6 +79,7 @@ def test_unequal_ranks_print_one_table_with_the_digest_of_one_process(start, alo
     assert digest_in(said) == alone("job.epochs=2")
     rows = [int(count.replace(",", "")) for count in re.findall(r"^ +\S+/[012] +([\d,]+) rows", said, re.MULTILINE)]
     assert len(rows) == 3, said
+    assert re.search(r"^Memory of \S+/0$", said, re.MULTILINE)
     assert rows[0] == 3 * rows[2]
     assert rows[1] == 2 * rows[2]
     assert said.count("a small sample is used instead") == 1
