@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from flodl_pipe import errors
     from flodl_pipe.batch.batch import Batch
     from flodl_pipe.batch.spec import SampleSpec
-    from flodl_pipe.loader.attach import accumulation_weights, attach
+    from flodl_pipe.loader.accumulation import accumulation_weights
+    from flodl_pipe.loader.attach import attach
     from flodl_pipe.loader.loader import Loader
     from flodl_pipe.pipeline import load
     from flodl_pipe.sources.protocol import Source
@@ -26,7 +27,7 @@ _HOMES = {
     "Loader": "flodl_pipe.loader.loader",
     "SampleSpec": "flodl_pipe.batch.spec",
     "Source": "flodl_pipe.sources.protocol",
-    "accumulation_weights": "flodl_pipe.loader.attach",
+    "accumulation_weights": "flodl_pipe.loader.accumulation",
     "attach": "flodl_pipe.loader.attach",
     "load": "flodl_pipe.pipeline",
 }

@@ -31,6 +31,16 @@ class Origin(Protocol):
 
 
 @final
+class _Reads:
+    number = 0
+
+
+def num_weight_reads() -> int:
+    """Return how often a batch was asked for its weight in this process: whether anybody may weigh a loss by it."""
+    return _Reads.number
+
+
+@final
 class Batch:
     """Tensors of one step, in field order.
 
@@ -38,13 +48,11 @@ class Batch:
     batches and no two fields share storage.
 
     Attributes:
-        weight: Factor for the mean loss of this batch, so that an average over ranks is the mean over the global
-            batch; 1.0 on one process.
         valid: None when every row counts; else bool tensor of shape ``(B,)``, False where a row only fills a place.
     """
 
     # Keys and cursor are made when first asked for; until then a place in an origin stands for them.
-    __slots__ = ("_cursor", "_keys", "_names", "_tensors", "valid", "weight")
+    __slots__ = ("_cursor", "_keys", "_names", "_tensors", "_weight", "valid")
     _keys: PickKeys | tuple[Origin, int]
     _cursor: Any
 
@@ -61,7 +69,7 @@ class Batch:
         self._names = names
         self._tensors = tensors
         self._keys = pick_keys
-        self.weight = weight
+        self._weight = weight
         self.valid = valid
         self._cursor = cursor
 
@@ -82,10 +90,26 @@ class Batch:
         for place, own in enumerate(tensors):
             batch = new(cls)
             batch._names, batch._tensors = names, own  # noqa: SLF001
-            batch.weight, batch.valid = weight, None
+            batch._weight, batch.valid = weight, None  # noqa: SLF001
             batch._keys = batch._cursor = (origin, place)  # noqa: SLF001
             batches.append(batch)
         return batches
+
+    @property
+    def weight(self) -> float:
+        """Factor for the mean loss of this batch, so that an average over ranks is the mean over the global batch; 1.0
+        on one process.
+        """
+        _Reads.number += 1
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._weight = weight
+
+    def peek_weight(self) -> float:
+        """Return the weight, for who does not weigh anything by it; see :func:`num_weight_reads`."""
+        return self._weight
 
     @property
     def pick_keys(self) -> PickKeys:
@@ -105,11 +129,11 @@ class Batch:
         """Loader state after this batch, as ``Loader.state_dict()`` gave it: resume from it to continue with the batch
         after this one. None on a batch that no loader delivered.
         """
-        stands = self._stands()
+        stands = self.stands()
         return None if stands is None else stands.state()
 
-    def _stands(self) -> Any:
-        """Return what knows the cursor."""
+    def stands(self) -> Any:
+        """Return what knows the cursor; not public."""
         if isinstance(self._cursor, tuple):
             origin, place = self._cursor
             self._cursor = origin.cursor(place)
@@ -138,7 +162,7 @@ class Batch:
         if len(names) != len(tensors) or len(set(names)) != len(names):
             raise ValueError(f"each tensor needs a name of its own, got names {names} for {len(tensors)} tensors")
         return type(self)(
-            names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._stands()
+            names, tensors, pick_keys=self.pick_keys, weight=self._weight, valid=self.valid, cursor=self.stands()
         )
 
     def has(self, name: str) -> bool:
@@ -166,14 +190,14 @@ class Batch:
         tensors = tuple(tensor.to(device, non_blocking=non_blocking) for tensor in self._tensors)
         valid = None if self.valid is None else self.valid.to(device, non_blocking=non_blocking)
         return type(self)(
-            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=valid, cursor=self._stands()
+            self._names, tensors, pick_keys=self.pick_keys, weight=self._weight, valid=valid, cursor=self.stands()
         )
 
     def pin_memory(self) -> Self:
         """Return the batch with every tensor in page-locked memory; needs an accelerator, as ``torch`` says."""
         tensors = tuple(tensor.pin_memory() for tensor in self._tensors)
         return type(self)(
-            self._names, tensors, pick_keys=self.pick_keys, weight=self.weight, valid=self.valid, cursor=self._stands()
+            self._names, tensors, pick_keys=self.pick_keys, weight=self._weight, valid=self.valid, cursor=self.stands()
         )
 
     def __getitem__(self, key: int | str) -> torch.Tensor:
@@ -200,11 +224,11 @@ class Batch:
         return f"Batch({fields})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unflatten, (self._tensors, (self._names, self.pick_keys, self.weight, self.valid, self._stands()))
+        return _unflatten, (self._tensors, (self._names, self.pick_keys, self._weight, self.valid, self.stands()))
 
 
 def _flatten(batch: Batch) -> tuple[list[torch.Tensor], Any]:
-    return list(batch.values()), (batch.names, batch.pick_keys, batch.weight, batch.valid, batch._stands())  # noqa: SLF001
+    return list(batch.values()), (batch.names, batch.pick_keys, batch.peek_weight(), batch.valid, batch.stands())
 
 
 def _unflatten(tensors: Any, context: Any) -> Batch:

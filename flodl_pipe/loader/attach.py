@@ -12,7 +12,8 @@ A weight of zero makes the bucket zero, whatever is in it: the filler row of a r
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
@@ -21,17 +22,46 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from flodl_pipe.batch.batch import Batch
+from flodl_pipe.cluster.agree import agree
 from flodl_pipe.errors import ClusterError, LoaderError
 from flodl_pipe.loader.delivered import Delivered
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.loader.watch import Watch
 
-__all__ = ["Attached", "CommHook", "accumulation_weights", "attach"]
+__all__ = ["Attached", "CommHook", "attach", "require_unweighted"]
 
 _log = logging.getLogger("flodl_pipe")
 
 CommHook = Callable[[Any, Any], torch.futures.Future[torch.Tensor]]
 """What reduces a bucket of gradients over ranks; see ``DistributedDataParallel.register_comm_hook``."""
+
+
+@final
+class _Relay:
+    """The comm hook of a model. Torch keeps one for as long as the model lives; what it calls may change."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self.attached: Attached | None = None
+        try:
+            model.register_comm_hook(None, self._hook)
+        except RuntimeError as error:
+            raise LoaderError(
+                "this model has a comm hook already, and torch allows one; do not register it, but pass it on: "
+                f"attach(model, loader, comm_hook=..., comm_state=...) ({error})"
+            ) from error
+
+    def _hook(
+        self,
+        _: object,
+        bucket: distributed.GradBucket,  # type: ignore[name-defined]  # torch compares it with this very class
+    ) -> torch.futures.Future[torch.Tensor]:
+        assert self.attached is not None
+        return self.attached.reduce(bucket)
+
+
+_relays: "weakref.WeakKeyDictionary[DistributedDataParallel, _Relay]" = weakref.WeakKeyDictionary()
+# Those that weigh gradients now.
+_weighing: "weakref.WeakSet[Attached]" = weakref.WeakSet()
 
 
 @final
@@ -62,18 +92,15 @@ class Attached:
         self._weighs = weight
         self._reduce, self._state = reduce, state
         self._pending: list[float] = []  # of forward passes whose gradients were not exchanged yet
-        self._factor: float | None = None
+        self._untrained: dict[float, LoaderError | None] = {}  # weights of those in evaluation mode, likewise
+        self._factor: float | None = None  # of the exchange that is going on
         self._named: float | None = None
-        self._untrained: float | LoaderError | None = None
-        self._is_detached = self._has_warned = False
-        try:
-            model.register_comm_hook(None, self._hook)
-        except RuntimeError as error:
-            raise LoaderError(
-                "this model has a comm hook already, and torch allows one; do not register it, but pass it on: "
-                f"attach(model, loader, comm_hook=..., comm_state=...) ({error})"
-            ) from error
+        self._has_warned = False
+        self.is_detached = False
         self._handle = model.register_forward_pre_hook(self._forward, with_kwargs=True) if weight else None
+        if weight:
+            _weighing.add(self)
+            watch.weighing.by_attach = True
 
     def use(self, batch: Batch) -> None:
         """Name the batch that the next forward pass works on, where its inputs do not tell: when they were computed.
@@ -81,16 +108,23 @@ class Attached:
         Args:
             batch: A batch of the loader.
         """
-        self._named = batch.weight
+        self._named = batch.peek_weight()
 
     def detach(self) -> None:
-        """Weigh gradients and take times no longer. Torch keeps a comm hook for as long as the model lives: this one
-        only calls the one it wraps from now on.
+        """Weigh gradients and take times no longer; the model can be attached anew. Torch keeps a comm hook for as long
+        as the model lives: until then it calls the one that was wrapped here.
         """
-        self._is_detached = True
+        self.is_detached = True
         self._pending.clear()
+        self._untrained.clear()
         if self._handle is not None:
             self._handle.remove()
+            _weighing.discard(self)
+            self._watch.weighing.by_attach = False
+
+    def weighs(self, batches: Iterable[Batch]) -> bool:
+        """Return whether one of these batches was handed out by the loader lately, and its gradients are weighted."""
+        return self._weighs and any(self._delivered.has(batch) for batch in batches)
 
     def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled():
@@ -98,9 +132,9 @@ class Attached:
         if not module.training:
             # Validation without no_grad, mostly. If gradients come of it, it was training with layers held still.
             try:
-                self._untrained = self._weight_of(args, kwargs)
+                self._untrained[self._weight_of(args, kwargs)] = None
             except LoaderError as error:
-                self._untrained = error
+                self._untrained[-1.0] = error
             return
         weight = self._weight_of(args, kwargs)
         if self._pending and weight != self._pending[0]:
@@ -128,37 +162,48 @@ class Attached:
             )
         return weight
 
-    def _hook(
+    def reduce(
         self,
-        _: object,
-        bucket: distributed.GradBucket,  # type: ignore[name-defined]  # torch compares it with this very class
+        bucket: distributed.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        if self._is_detached:
+        """Weigh a bucket that is ready, and give it to the hook that reduces it over ranks; for torch."""
+        if self.is_detached:
             return self._reduce(self._state, bucket)
         if self._weighs:
-            self._scale(bucket.buffer())
+            gradients = bucket.buffer()
+            if self._factor is None:
+                self._factor = self._factor_now()
+            if self._factor == 0.0:
+                gradients.zero_()  # NaN times 0 would be NaN
+            elif self._factor != 1.0:
+                gradients.mul_(self._factor)
         if bucket.is_last():
             self._pending.clear()
+            self._untrained.clear()
+            self._factor = None
             self._watch.clock.computed()
         return self._reduce(self._state, bucket)
 
-    def _scale(self, gradients: torch.Tensor) -> None:
+    def _factor_now(self) -> float:
+        """Return the weight of the gradients that are exchanged now."""
         if self._pending:
-            self._factor = self._pending[0]
-        elif self._untrained is not None:
-            if isinstance(self._untrained, LoaderError):
-                raise self._untrained
-            self._factor = self._untrained
-        if self._factor is None:
+            return self._pending[0]
+        if not self._untrained:
             raise LoaderError(
                 "gradients came of a forward pass that did not go through the model that was attached; call the "
                 "DistributedDataParallel model itself, or use attach(model, loader, weight=False) and multiply the "
                 "loss by batch.weight"
             )
-        if self._factor == 0.0:
-            gradients.zero_()  # NaN times 0 would be NaN
-        elif self._factor != 1.0:
-            gradients.mul_(self._factor)
+        unknown = self._untrained.get(-1.0)
+        if unknown is not None:
+            raise unknown
+        if len(self._untrained) > 1:
+            raise LoaderError(
+                "gradients came of forward passes in evaluation mode, and since the last exchange there were some that "
+                f"weigh differently ({sorted(self._untrained)}); validate under torch.no_grad(), and where gradients "
+                "are accumulated use attach(model, loader, weight=False) with flodl_pipe.accumulation_weights(batches)"
+            )
+        return next(iter(self._untrained))
 
 
 def attach(
@@ -179,9 +224,9 @@ def attach(
             loss = criterion(model(x), y)     # the mean over the rows of this rank
             loss.backward()                   # gradients are of the mean over all ranks' rows
 
-    Call it once, after the model is wrapped and before the first step. Beside it the loss stays as it is: a mean over
-    the rows that count. Without it, or with FSDP and other wrappers that have no comm hook, multiply the loss by
-    ``batch.weight``; for ``cluster.balance=auto`` call ``loader.compute_done()`` too.
+    Call it once, on all ranks, after the model is wrapped and before the first step. Beside it the loss stays as it is:
+    a mean over the rows that count. Without it, or with FSDP and other wrappers that have no comm hook, multiply the
+    loss by ``batch.weight``. For another loader, :meth:`Attached.detach` what this returned and call it again.
 
     Accumulated gradients (``no_sync``) are weighted as one, which is right as long as the batches weigh the same; where
     they do not, the forward pass raises, and :func:`flodl_pipe.accumulation_weights` has the factors.
@@ -197,8 +242,9 @@ def attach(
         The two together; :meth:`Attached.use` names a batch where a model's inputs do not.
 
     Raises:
-        LoaderError: if the model is not wrapped, or has a comm hook already.
-        ClusterError: if loader and model are of different numbers of ranks.
+        LoaderError: if the model is not wrapped, has a comm hook already, or is attached.
+        ClusterError: if loader and model are of different numbers of ranks, or a rank does not come, or comes with
+            another ``weight``.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise LoaderError(
@@ -215,9 +261,19 @@ def attach(
             "build the loader after init_process_group() by flodl_pipe.load(), or give "
             "Loader(context=RunContext.from_environment()); its ranks must be those that average gradients"
         )
+    relay = _relays.get(ddp_model)
+    if relay is not None and relay.attached is not None and not relay.attached.is_detached:
+        raise LoaderError(
+            "attach() was called for this model already; call it once, or detach() what it returned before the model "
+            "is attached to another loader"
+        )
+    if context.world is not None:
+        agree(context.world, {"attach": {"weight": weight, "own hook": comm_hook is not None}}, "at attach()")
+    if relay is None:
+        relay = _relays[ddp_model] = _Relay(ddp_model)
     watch = loader.watched()
     assert watch.delivered is not None
-    return Attached(
+    relay.attached = Attached(
         ddp_model,
         watch,
         watch.delivered,
@@ -225,52 +281,18 @@ def attach(
         reduce=allreduce_hook if comm_hook is None else comm_hook,
         state=comm_state,
     )
+    return relay.attached
 
 
-def accumulation_weights(batches: Sequence[Batch], world_size: int | None = None) -> list[float]:
-    """Return factors for the losses of batches whose gradients are accumulated, for the mean over all their rows.
-
-    ::
-
-        attach(model, loader, weight=False)
-        for batch, factor in zip(batches, accumulation_weights(batches)):
-            (criterion(model(batch["x"]), batch["y"]) * factor).backward()     # all but the last under no_sync
-
-    A factor is this rank's rows of a batch, times the number of ranks, over the rows of all the batches on all ranks.
-
-    Args:
-        batches: Consecutive batches of a loader.
-        world_size: Number of ranks; None: that of torch.distributed, 1 without it.
+def require_unweighted(batches: Iterable[Batch]) -> None:
+    """Refuse batches whose gradients are weighted by a comm hook: their losses must not be as well.
 
     Raises:
-        LoaderError: if there is no batch, or it cannot be told how many rows a step had.
+        LoaderError: if they are of a loader that was attached with weights.
     """
-    if not batches:
-        raise LoaderError("accumulation_weights() of no batch; give those whose gradients are accumulated")
-    if world_size is None:
-        started = distributed.is_available() and distributed.is_initialized()
-        world_size = distributed.get_world_size() if started else 1
-    sizes = []
-    for place, batch in enumerate(batches):
-        counted = batch.size if batch.valid is None else int(batch.valid.sum())
-        if batch.weight > 0.0:
-            sizes.append(round(counted * world_size / batch.weight))
-        else:
-            sizes.append(_rows_of_all(batch, batches[place - 1] if place else None))
-    total = sum(sizes)
-    return [batch.weight * size / total for batch, size in zip(batches, sizes, strict=True)]
-
-
-def _rows_of_all(batch: Batch, before: Batch | None) -> int:
-    """Return the rows of a step over all ranks in which this rank had none that counts."""
-    cursor, earlier = batch.cursor, None if before is None else before.cursor
-    if cursor is not None:
-        epoch, position, rows = (int(cursor[key]) for key in ("epoch", "position", "global_batch"))
-        if earlier is not None and earlier["epoch"] == epoch:
-            return position - int(earlier["position"])
-        if not str(cursor["order"]).startswith("batch sampler"):
-            return position % rows or rows
-    raise LoaderError(
-        "accumulation_weights(): the first batch has no row of this rank, and how many all ranks have is not known; "
-        "begin with the batch before it, or multiply each loss by batch.weight and divide by the number of batches"
-    )
+    batches = list(batches)
+    if any(attached.weighs(batches) for attached in _weighing):
+        raise LoaderError(
+            "accumulation_weights(): attach() weighs the gradients of these batches already, and both together would "
+            "count twice; use attach(model, loader, weight=False)"
+        )

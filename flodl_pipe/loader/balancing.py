@@ -157,6 +157,7 @@ class Balancing:
         self._told_missing = True
         _log.warning(
             "cluster.balance=auto: %s did not say how long steps take, so shares stay as they are (%s); call "
-            "flodl_pipe.attach(ddp_model, loader) before the loop, or loader.compute_done() after each backward",
+            "flodl_pipe.attach(ddp_model, loader) before the loop, or loader.compute_done() in each step before ranks "
+            "wait for each other",
             *(", ".join(silent), text_of(self.plan.announced, self._names)),
         )

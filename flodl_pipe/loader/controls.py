@@ -93,10 +93,13 @@ class LoaderControls(LoaderFacts):
         return tuple(steps.of_rank(rank).batch_rows for rank in range(steps.world_size))
 
     def compute_done(self) -> None:
-        """Tell that the gradients of every batch so far are there on this rank, before they go to other ranks.
+        """Tell that this rank has computed on every batch so far, before it waits for other ranks.
 
-        For ``cluster.balance=auto`` in a loop without :func:`flodl_pipe.attach`: call it after each backward, where
-        that does not wait for other ranks. It waits for nothing.
+        For ``cluster.balance=auto`` in a loop without :func:`flodl_pipe.attach`: call it in each step before the first
+        thing in which ranks wait for each other. With an all-reduce of one's own that is after the backward pass; under
+        DistributedDataParallel it is before it, for its backward pass waits for the slowest rank, and so do both passes
+        under FSDP: times with waiting in them are alike on all ranks, and shares would stay equal. It waits for
+        nothing.
         """
         self._watch.clock.computed()
 
@@ -112,6 +115,8 @@ class LoaderControls(LoaderFacts):
             self._watch.delivered = Delivered(
                 may_differ=steps is None or not steps.is_even or steps.drop_last is not True
             )
+            if self._iterator is not None:
+                self._watch.delivered.miss()
         iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
             iterator.watch = self._watch

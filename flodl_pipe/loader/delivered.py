@@ -3,7 +3,8 @@
 A loop may take a batch ahead of the one it trains on, move it to a device, or unpack it. Tensors are known again by
 their storage: that survives views and unpacking, and cannot be mistaken for another, even when its memory is used anew.
 Where inputs were copied, the batch is told by its number of rows, or does not matter: mostly all batches weigh the
-same.
+same. Or it is the last one: where never more than one was handed out between two forward passes, the loop takes none
+ahead.
 """
 
 from collections import deque
@@ -47,13 +48,26 @@ class Delivered:
 
     def __init__(self, *, may_differ: bool = True) -> None:
         self.may_differ = may_differ
+        self._num_fresh = 0  # since the last forward pass
+        self._is_plain = True
         self._last: deque[_Handed] = deque(maxlen=_NUM_KEPT)
 
     def note(self, batch: Batch, num_rows: int) -> None:
         """Note that a batch of so many rows was handed out."""
         references = tuple(reference for tensor in batch.values() if (reference := _reference(tensor)) is not None)
         identities = frozenset(reference.cdata for reference in references)
-        self._last.append(_Handed(batch.weight, num_rows, identities, references))
+        self._last.append(_Handed(batch.peek_weight(), num_rows, identities, references))
+        self._num_fresh += 1
+
+    def miss(self) -> None:
+        """Note that batches were handed out before anybody looked: how far ahead the loop is cannot be told."""
+        self._is_plain = False
+
+    def has(self, batch: Batch) -> bool:
+        """Return whether a batch is one of the last."""
+        references = (_reference(tensor) for tensor in batch.values())
+        identities = {reference.cdata for reference in references if reference is not None}
+        return any(handed.storages & identities for handed in self._last)
 
     def weight_of(self, inputs: object) -> tuple[float, bool]:
         """Return the weight of the batch that a model's inputs are of, and whether that is known for sure.
@@ -64,9 +78,11 @@ class Delivered:
         Raises:
             LoaderError: if it cannot be told.
         """
+        self._is_plain = self._is_plain and self._num_fresh <= 1
+        self._num_fresh = 0
         whole = [leaf for leaf in _leaves(inputs, stop_at_batches=True) if isinstance(leaf, Batch)]
         if whole:
-            return _the_only({batch.weight for batch in whole}), True
+            return _the_only({batch.peek_weight() for batch in whole}), True
         tensors = [leaf for leaf in _leaves(inputs) if isinstance(leaf, torch.Tensor)]
         references = [reference for tensor in tensors if (reference := _reference(tensor)) is not None]
         identities = {reference.cdata for reference in references}
@@ -78,6 +94,8 @@ class Delivered:
                 "a forward pass in training mode, and no batch was handed out since attach(); take batches from the "
                 "loader that was attached, or call attached.use(batch) before the forward pass"
             )
+        if self._is_plain:
+            return self._last[-1].weight, True
         of_size = {h.weight for h in self._last if tensors and tensors[0].ndim and h.num_rows == len(tensors[0])}
         if len(of_size) == 1:
             return of_size.pop(), True

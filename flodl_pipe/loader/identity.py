@@ -118,10 +118,17 @@ class StreamIdentity:
 @final
 @dataclass(slots=True, eq=False)
 class Place:
-    """A place in a stream, turned into a cursor when somebody wants one."""
+    """A place in a stream, turned into a cursor when somebody wants one.
+
+    Attributes:
+        stream: The stream.
+        spot: The place.
+        begin: Position at which the step before it begins.
+    """
 
     stream: StreamIdentity
     spot: Spot
+    begin: int
 
     def state(self) -> dict[str, int | str]:
         """Return the loader state at this place."""

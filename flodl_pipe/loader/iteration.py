@@ -98,6 +98,7 @@ class LoaderIterator(Iterator[Batch]):
         self._on_first = on_first
         self._on_end = on_end
         self._spot = spot
+        self._begin = spot.position
         self.watch = watch
         if watch is not None:
             watch.ended()  # a pass that was broken off tells nothing
@@ -200,7 +201,10 @@ class LoaderIterator(Iterator[Batch]):
         spots = list(map(_spot, zip(repeat(ahead.epoch), positions, repeat(group.lanes))))
         if self.watch is not None:
             self._stream = self.watch.stream(self._stream, coming=True)
-        origin = _Origin(self._stream, self._seed, rows, spots, num_rows, has_repeats=self._has_repeats)
+        origin = _Origin(
+            self._stream, self._seed, rows, spots, num_rows, begin=self._begin, has_repeats=self._has_repeats
+        )
+        self._begin = spots[-1].position
         names = self._pool.layout.spec.names
         leased = self._pool.lease(group.runs, num_good, num_rows)
         tensors = zip(*(map(torch.from_numpy, column) for column in leased), strict=True)
@@ -237,11 +241,20 @@ class LoaderIterator(Iterator[Batch]):
 class _Origin:
     """Where the batches of a group come from: until a batch is asked for its keys, it keeps the picks of its group."""
 
-    __slots__ = ("_num_rows", "_repeats", "_samples", "_seed", "_spots", "_stream")
+    __slots__ = ("_begin", "_num_rows", "_repeats", "_samples", "_seed", "_spots", "_stream")
 
     def __init__(
-        self, stream: StreamIdentity, seed: int, rows: Rows, spots: list[Spot], num_rows: int, *, has_repeats: bool
+        self,
+        stream: StreamIdentity,
+        seed: int,
+        rows: Rows,
+        spots: list[Spot],
+        num_rows: int,
+        *,
+        begin: int,
+        has_repeats: bool,
     ) -> None:
+        self._begin = begin
         self._stream = stream
         self._seed = seed
         self._spots = spots
@@ -255,7 +268,7 @@ class _Origin:
         return PickKeys(self._samples[here].copy(), repeats, self._spots[place].epoch, self._seed)
 
     def cursor(self, place: int) -> Place:
-        return Place(self._stream, self._spots[place])
+        return Place(self._stream, self._spots[place], self._spots[place - 1].position if place else self._begin)
 
 
 @lru_cache(maxsize=4)

@@ -11,6 +11,7 @@ from flodl_pipe.errors import ClusterError, ConfigError
 from flodl_pipe.loader.balancing import Balancing
 from flodl_pipe.loader.delivered import Delivered
 from flodl_pipe.loader.identity import Spot, StreamIdentity
+from flodl_pipe.loader.weighing import Weighing
 from flodl_pipe.sampling.planned_steps import PlannedSteps
 from flodl_pipe.sampling.steps import EpochSteps
 
@@ -29,6 +30,7 @@ class Watch:
     Attributes:
         delivered: The last batches, for who looks for one of them; None while nobody does.
         clock: Times of this rank.
+        weighing: Who weighs gradients.
 
     Raises:
         ClusterError: if shares are to follow speeds, and the ranks do not talk to each other.
@@ -38,6 +40,7 @@ class Watch:
     def __init__(self, context: RunContext, steps: EpochSteps | None, device: torch.device) -> None:
         self.delivered: Delivered | None = None
         self.clock: StepClock = clock_for(device)
+        self.weighing = Weighing(matters=context.world is not None)
         self._balancing: Balancing | None = None
         if steps is None and context.shares is not None and context.world_size > 1:
             raise ConfigError.at(
@@ -76,6 +79,7 @@ class Watch:
         Raises:
             ClusterError: if it is time for an exchange, and ranks are missing or stand elsewhere.
         """
+        self.weighing.asked()
         if self._balancing is not None:
             self._balancing.before_step(spot)
         self.clock.asked()
@@ -83,6 +87,7 @@ class Watch:
     def given(self, batch: Batch, num_rows: int) -> None:
         """Note that a batch of so many rows is handed out."""
         self.clock.given(num_rows)
+        self.weighing.given(batch)
         if self._balancing is not None:
             self._balancing.plan.advance()
         if self.delivered is not None:

@@ -100,7 +100,7 @@ def _require_same_rows(result: Batch, step: str, given: Batch) -> None:
             f"transform {step!r} changed batch.valid, which says what rows the loader filled up; to leave rows out of "
             "the loss, make a mask that is a field of its own"
         )
-    if result.weight not in (1.0, given.weight):
+    if result.peek_weight() not in (1.0, given.peek_weight()):
         raise TransformError(
             f"transform {step!r} changed batch.weight from {given.weight} to {result.weight}; it is the loader's: "
             "weigh samples by a field of its own"

@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.cluster.context import RunContext
-from flodl_pipe.loader.attach import accumulation_weights, attach
+from flodl_pipe.loader.accumulation import accumulation_weights
+from flodl_pipe.loader.attach import attach
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.protocol import Fingerprint
 
