@@ -4,7 +4,6 @@ A recipe is the same for all hosts. What only the host knows lies beside it, whe
 it. Both are checked like the config, and a fault is reported with its line or its variable.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,9 +35,25 @@ VARIABLES = {
 }
 """Key of the file -> the environment variable that stands over it."""
 
+_MAPPING, _NULL, _TIMESTAMP = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "null", "timestamp"))
+# What PyYAML lets through of the values that it cannot make: a tag that does not fit, too many digits.
+_MISREAD = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as recipes are read: what looks like a date is text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
 
 def _not_relative(value: Any) -> str:
     path = absolute(value)
+    if _printable(path) != path:
+        raise fault(f"must be UTF-8, got {shown(path)}; rename the folder, or name a link to it")
     if "://" in path or Path(value).expanduser().is_absolute():
         return path
     raise fault(f"must be an absolute path, got {shown(value)}: jobs start in folders of their own")
@@ -84,7 +99,7 @@ def what_the_host_says(environment: Mapping[str, str]) -> HostSays:
         ConfigError: if the file cannot be read, or a value is wrong.
     """
     named = environment.get(FILE_VARIABLE)
-    file = Path(named or DEFAULT_FILE).expanduser()
+    file = _expanded(named) if named else Path(DEFAULT_FILE)
     plain: dict[str, Any] = {}
     places: dict[str, str] = {}
     if named or _is_there(file):
@@ -93,12 +108,28 @@ def what_the_host_says(environment: Mapping[str, str]) -> HostSays:
         text = environment.get(variable)
         if text and text.strip():
             plain[key] = _FROM_TEXT.get(key, str)(text)
-            places[key] = f"environment: {variable}={text}"
+            places[key] = f"environment: {variable}={_printable(text)}"
     try:
-        said = HostFile.model_validate_json(json.dumps(plain, default=str), strict=True)
+        said = HostFile.model_validate(plain, strict=True)
     except ValidationError as error:
         raise ConfigError([_problem(detail, places) for detail in error.errors(include_url=False)]) from None
     return HostSays(said, {key: place for key, place in places.items() if plain.get(key) is not None})
+
+
+def _expanded(named: str) -> Path:
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise ConfigError.at(
+            "",
+            f"{shown(named)} names a home folder that cannot be found; write the path out",
+            f"environment: {FILE_VARIABLE}={_printable(named)}",
+        ) from None
+
+
+def _printable(text: str) -> str:
+    """Return a text with an escape for each part of it that is not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _is_there(file: Path) -> bool:
@@ -144,22 +175,52 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
             "", f"{file}, what this host says of itself, cannot be read ({reason}); {FILE_VARIABLE} names another"
         ) from None
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        plain = yaml.safe_load(text)
+        return _keys_of(_Loader(text), file)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        raise ConfigError.at("", f"not valid YAML: {error.problem or error.context}", f"{file}:{line}") from None
+        reason = error.problem or str(error.context)
+        if "recursive" in reason:
+            reason = "a list or mapping that holds itself, by an alias inside its own anchor; write the value out"
+        raise ConfigError.at("", f"not valid YAML: {reason}", f"{file}:{line}") from None
     except yaml.YAMLError as error:
         raise ConfigError.at("", f"not valid YAML: {' '.join(str(error).split())}", str(file)) from None
-    if plain is None:
+    except RecursionError:
+        raise ConfigError.at(
+            "", f"lists and mappings lie too deep in each other to be read; {_what_it_holds()}", str(file)
+        ) from None
+
+
+def _what_it_holds() -> str:
+    return f"it must be a mapping with keys of {', '.join(key_names(HostFile))}"
+
+
+def _keys_of(loader: _Loader, file: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    tree = loader.get_single_node()
+    if tree is None or tree.tag == _NULL:
         return {}, {}
-    if not isinstance(tree, yaml.MappingNode) or not isinstance(plain, dict):
-        keys = ", ".join(key_names(HostFile))
-        raise ConfigError.at("", f"must be a mapping with keys of {keys}, got {shown(plain)}", f"{file}:1")
+    if not isinstance(tree, yaml.MappingNode) or tree.tag != _MAPPING:
+        raise ConfigError.at("", f"{_what_it_holds()}, got {shown(_value(loader, tree, '', file))}", f"{file}:1")
+    plain: dict[str, Any] = {}
     places: dict[str, str] = {}
-    for name, _ in tree.value:
+    for name, node in tree.value:
         place = f"{file}:{name.start_mark.line + 1}"
-        if name.value in places:
-            raise ConfigError.at(name.value, f"is there twice, at {places[name.value]} too; leave one out", place)
-        places[name.value] = place
-    return {str(key): value for key, value in plain.items()}, places
+        if not isinstance(name, yaml.ScalarNode):
+            raise ConfigError.at("", f"a list or mapping cannot be a key; {_what_it_holds()}", place)
+        key = _printable(name.value)
+        if key in places:
+            raise ConfigError.at(key, f"is there twice, at {places[key]} too; leave one out", place)
+        plain[key], places[key] = _value(loader, node, key, file), place
+    return plain, places
+
+
+def _value(loader: _Loader, node: yaml.Node, key: str, file: Path) -> Any:
+    try:
+        value = loader.construct_object(node, deep=True)  # deep: refuses what holds itself
+        shown(value)  # which a whole number of very many digits cannot be
+    except _MISREAD:
+        written = shown(node.value) if isinstance(node, yaml.ScalarNode) else "what it holds"
+        message = (
+            f"{written} cannot be read as {node.tag.rpartition(':')[2]}; write it in quotes if it is meant as text"
+        )
+        raise ConfigError.at(key, message, f"{file}:{node.start_mark.line + 1}") from None
+    return value

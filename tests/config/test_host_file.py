@@ -73,6 +73,20 @@ def test_the_default_file_is_read_if_it_is_there(tmp_path):
         ("- a\n", "", r"must be a mapping with keys of name, .*, got \['a'\]", 1),
         ("name: {a\n", "", "not valid YAML", 2),
         ("name: !!python/object/apply:os.getcwd []\n", "", "not valid YAML: could not determine a constructor", 1),
+        ("data_dir: 2024-13-45\n", "data_dir", "must be an absolute path, got '2024-13-45'", 1),
+        ("\nname: !!timestamp 2024-13-45\n", "name", "'2024-13-45' cannot be read as timestamp; write it in quotes", 2),
+        ("name: !!bool maybe\n", "name", "'maybe' cannot be read as bool", 1),
+        (f"gpu_ram_share: {'1' * 5000}\n", "gpu_ram_share", "'1{56}... cannot be read as int", 1),
+        (f"gpu_ram_share: 0x{'f' * 5000}\n", "gpu_ram_share", "'0xf{54}... cannot be read as int", 1),
+        (f"gpu_ram_share: 1{'0' * 400}\n", "gpu_ram_share", "got 10{56}...", 1),
+        ("gpu_ram_share: true\n", "gpu_ram_share", "must be a number, got true", 1),
+        ("\ndata_dir: &a [*a]\n", "", "not valid YAML: a list or mapping that holds itself, .*; write the value", 2),
+        ("? [name]\n: a\n", "", "a list or mapping cannot be a key; it must be a mapping with keys of name", 1),
+        ("!!set {name}\n", "", "must be a mapping with keys of name, .*, got {'name'}", 1),
+        ("*a\n", "", "not valid YAML: found undefined alias", 1),
+        ('name: "a\\ud800"\n', "name", r"must be a host's name: .*, got 'a\\ud800'", 1),
+        ('data_dir: "/a\\ud800"\n', "data_dir", r"must be UTF-8, got '/a\\ud800'; rename the folder, or", 1),
+        ('name: a\n"nam\\ud800": b\n', r"nam\ud800", "unknown key", 2),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_with_its_line(file, text, key, message, line):
@@ -80,6 +94,18 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(file, text, key, messag
     (problem,) = refused({FILE_VARIABLE: str(file)})
     assert (problem.key, problem.where) == (key, f"{file}:{line}")
     assert re.search(message, problem.message), problem.message
+
+
+def test_a_date_is_text_as_it_is_in_a_recipe(file):
+    file.write_text("name: 2024-13-45\n")
+    assert what_the_host_says({FILE_VARIABLE: str(file)}).said.name == "2024-13-45"
+
+
+def test_a_file_of_endless_brackets_is_refused(file):
+    file.write_text("[" * 5000)
+    (problem,) = refused({FILE_VARIABLE: str(file)})
+    assert problem.message.startswith("lists and mappings lie too deep in each other to be read; it must be a mapping")
+    assert problem.where == str(file)
 
 
 def test_all_faults_are_told_at_once(file):
@@ -106,6 +132,19 @@ def test_what_is_wrong_in_the_environment_is_told_with_its_variable(variable, te
     (problem,) = refused({variable: text})
     assert problem.where == f"environment: {variable}={text}"
     assert message in problem.message
+
+
+def test_a_folder_of_the_environment_that_is_not_utf_8_is_refused_in_words_that_can_be_printed():
+    (problem,) = refused({"FLODL_PIPE_DATA_DIR": os.fsdecode(b"/data/\xff")})
+    assert problem.key == "data_dir"
+    assert problem.message == r"must be UTF-8, got '/data/\udcff'; rename the folder, or name a link to it"
+    assert problem.where == r"environment: FLODL_PIPE_DATA_DIR=/data/\udcff"
+
+
+def test_a_file_in_the_home_of_nobody_is_refused():
+    (problem,) = refused({FILE_VARIABLE: "~nobody-of-that-name/x"})
+    assert problem.message == "'~nobody-of-that-name/x' names a home folder that cannot be found; write the path out"
+    assert problem.where == "environment: FLODL_PIPE_HOST_FILE=~nobody-of-that-name/x"
 
 
 def test_a_named_file_must_be_there(file):
