@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from flodl_pipe.config.base import Count, NonNegative, StrictModel, fault, shown
-from flodl_pipe.config.cluster_host import ANY_HOST, GpuRamShare, HostConfig, Ratios, matching
+from flodl_pipe.config.cluster_host import ANY_HOST, GpuRamShare, HostConfig, Ratios, compared, matching
 
 __all__ = ["ClusterConfig", "RendezvousConfig"]
 
@@ -102,15 +102,18 @@ class ClusterConfig(StrictModel):
             raise fault(f"must have at most {MAX_RANKS:,} devices together, got {num_ranks:,}", at=["hosts"])
         remedy = "give each host its own, and a host with several GPUs more devices"
         for field, said in (("name", self._names()), ("address", self._addresses())):
-            first: dict[str, int] = {}
+            first: dict[str, tuple[int, str]] = {}
             for place, value in said:
-                if value in first:
+                key = compared(value)
+                if key in first:
+                    there, other = first[key]
                     has_key = field == "name" or self.hosts[place].address is not None
+                    written = "" if other == value else f", written {shown(other)} there"
                     raise fault(
-                        f"{shown(value)} is the {field} of hosts[{first[value]}] too; {remedy}",
+                        f"{shown(value)} is the {field} of hosts[{there}] too{written}; {remedy}",
                         at=["hosts", place, field if has_key else "name"],
                     )
-                first[value] = place
+                first[key] = place, value
         return self
 
     def _names(self) -> Iterator[tuple[int, str]]:

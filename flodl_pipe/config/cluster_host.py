@@ -1,5 +1,6 @@
 """One host of section ``cluster``, and the types of what is said about it, in a recipe or by the host itself."""
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ __all__ = [
     "HostName",
     "Interface",
     "Ratios",
+    "compared",
     "matching",
 ]
 
@@ -56,25 +58,53 @@ def matching(pattern: str, rule: str, remedy: Callable[[str], str] = lambda _: "
     return BeforeValidator(check, json_schema_input_type=Annotated[str, Field(pattern=f"^({pattern})$")])
 
 
-def _without_port(value: str) -> str:
-    """Return what to say of an address that is more than one."""
+def _address_fault(value: str) -> str:
+    """Return what to say of an address that is more than one, or none; "" when nothing is wrong."""
     if "://" in value:
         return f"; leave out {value.partition('://')[0]}://"
     if value.count(":") == 1:  # an IPv6 address has at least two
         return f"; leave the port out, address: {value.partition(':')[0]}; it is cluster.rendezvous.port"
-    return ""
+    if ":" in value:
+        return "" if _ip(value) else "; an IPv6 address is written like fd00::1, or fe80::1%eth0"
+    if _is_dotted(value):
+        return "" if _ip(value) else "; an IPv4 address is four numbers from 0 to 255 without leading zeros: 10.0.0.1"
+    is_name = not value or (value[0].isalnum() and "%" not in value)
+    return "" if is_name else "; a host's name begins with a letter or digit, and has no %"
+
+
+def _is_dotted(value: str) -> bool:
+    return re.fullmatch(r"[0-9.]+", value) is not None
+
+
+def _ip(value: str) -> str | None:
+    """Return an IP address in the one way to write it; None if it is none."""
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        return None
+
+
+def compared(value: str) -> str:
+    """Return a host's name or address as it is compared with others: case does not tell hosts apart.
+
+    >>> compared("Node-1"), compared("10.0.0.1"), compared("FD00:0::1")
+    ('node-1', '10.0.0.1', 'fd00::1')
+    """
+    is_ip = ":" in value or _is_dotted(value)
+    return (_ip(value) if is_ip else None) or value.lower()
 
 
 def _device_fault(item: Any) -> str:
     """Return what is wrong with an item of a list of devices; "" when nothing is."""
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 1000:
         return ""
-    if isinstance(item, str) and re.fullmatch(_DEVICE, item):
+    # With a leading zero a device would have two names, and could be given to two ranks.
+    if isinstance(item, str) and re.fullmatch(_DEVICE, item, re.ASCII) and not re.search(r":0\d", item):
         return ""
     hint = ""
-    if isinstance(item, str) and (near := re.fullmatch(r"([a-z]+)[:_ -]?(\d*)", item.lower())) is not None:
+    if isinstance(item, str) and (near := re.fullmatch(r"([a-z]+)[:_ -]?([0-9]*)", item.lower())) is not None:
         kind = get_close_matches(near[1].replace("gpu", "cuda"), _KINDS, n=1)
-        number = f":{near[2]}" if kind and kind[0] in ("cuda", "xpu") and near[2] else ""
+        number = f":{int(near[2][:4])}" if kind and kind[0] in ("cuda", "xpu") and near[2] else ""
         hint = f"; did you mean '{kind[0]}{number}'?" if kind and len(near[2]) <= 3 else ""
     return f"{shown(item)} in the list{hint}"
 
@@ -147,7 +177,7 @@ Ratios = Annotated[
 HostName = Annotated[str, matching(_NAME, "must be a host's name: letters, digits, '.', '-' and '_'")]
 """A host's name."""
 
-Address = Annotated[str, matching(_ADDRESS, "must be a host's name or IP address", _without_port)]
+Address = Annotated[str, matching(_ADDRESS, "must be a host's name or IP address", _address_fault)]
 """Where a host is reached."""
 
 Interface = Annotated[str, matching(_INTERFACE, "must be the name of a network interface, such as eth0")]
@@ -211,6 +241,15 @@ class HostConfig(StrictModel):
                 f"must have one number for each of the {self.num_devices} devices of {self.name}, got "
                 f"{len(self.ratios)}: {shown(self.ratios)}; change the list, or devices",
                 at=["ratios"],
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_name_that_is_an_address_is_one(self) -> "HostConfig":
+        is_address = self.address is None and self.count == 1 and _is_dotted(self.name) and "." in self.name
+        if is_address and (wrong := _address_fault(self.name)):
+            raise fault(
+                f"{shown(self.name)} is where the others reach it, as long as address is null{wrong}", at=["name"]
             )
         return self
 

@@ -77,6 +77,37 @@ def test_ratios_are_numbers_above_zero(value, message, place, folder):
         ("{name: a, count: 2, address: h}", "", "hosts[0].address", "'h' cannot be that of 2 hosts; leave it at null"),
         ("{name: a, address: 'h:29400'}", "", "hosts[0].address", "leave the port out, address: h; it is cluster.rend"),
         ("{name: a, address: 'tcp://h'}", "", "hosts[0].address", "got 'tcp://h'; leave out tcp://"),
+        *(
+            (
+                f"{{name: a, address: '{address}'}}",
+                "",
+                "hosts[0].address",
+                f"or IP address, got {re.escape(shown)}; {hint}",
+            )
+            for address, shown, hint in [
+                ("...", "'...'", "an IPv4 address is four numbers from 0 to 255 without leading zeros: 10.0.0.1"),
+                ("10.0.0.01", "'10.0.0.01'", "an IPv4 address is"),
+                ("10.0.0.256", "'10.0.0.256'", "an IPv4 address is"),
+                (":::", "':::'", "an IPv6 address is written like fd00::1, or fe80::1%eth0"),
+                ("fe80::1::2", "'fe80::1::2'", "an IPv6 address is"),
+                ("-x", "'-x'", "a host's name begins with a letter or digit"),
+                ("a%b", "'a%b'", "a host's name .* has no %"),
+            ]
+        ),
+        ("{name: 10.0.0.01}", "", "hosts[0].name", "'10.0.0.01' is where the others reach it, .*; an IPv4 address is"),
+        ("{name: a}, {name: A}", "", "hosts[1].name", r"'A' is the name of hosts\[0\] too, written 'a' there; give"),
+        (
+            "{name: a, address: n.org}, {name: b, address: N.org}",
+            "",
+            "hosts[1].address",
+            r"'N.org' is the address of hosts\[0\] too, written 'n.org' there",
+        ),
+        (
+            "{name: a, address: 'FD00:0::1'}, {name: b, address: 'fd00::1'}",
+            "",
+            "hosts[1].address",
+            r"'fd00::1' is the address of hosts\[0\] too, written 'FD00:0::1' there",
+        ),
         ("{name: localhost}, {name: b}", "", "hosts[0].name", "localhost is each host to itself, and these are 2"),
         ("{name: localhost, count: 2}", "", "hosts[0].count", "2 with name localhost"),
         ("{name: a, interface: 'e th'}", "", "hosts[0].interface", "must be the name of a network interface.*'e th'"),
@@ -94,6 +125,14 @@ def test_ratios_are_numbers_above_zero(value, message, place, folder):
             "must name each device once, got cuda:0 2 tim",
         ),
         ("{name: a, devices: [cuda, 0]}", "", "hosts[0].devices", "got cuda:0 2 times; a device has one rank"),
+        (
+            "{name: a, devices: ['cuda:0', 'cuda:00']}",
+            "",
+            "hosts[0].devices",
+            "'cuda:00' in the list; did you .*'cuda:0'",
+        ),
+        ("{name: a, devices: ['xpu:01']}", "", "hosts[0].devices", "'xpu:01' in the list; did you mean 'xpu:1'"),
+        ("{name: a, devices: ['cuda:\u0660']}", "", "hosts[0].devices", "got 'cuda:\u0660' in the list"),
         ("{name: a, devices: [mps, mps]}", "", "hosts[0].devices", "got mps 2 times"),
         ("{name: a, devices: 2, ratios: [1]}", "", "hosts[0].ratios", "one number for each of the 2 devices of a, got"),
         ("{name: a, ratios: [0]}", "", "hosts[0].ratios", "must be numbers above 0, got 0"),
@@ -178,6 +217,17 @@ def test_what_may_be_said():
     cluster = ClusterConfig(hosts=[host, HostConfig(name="b", count=3, ratios=[1])])
     assert (cluster.num_hosts, cluster.num_ranks) == (4, 7)
     assert ClusterConfig(rendezvous=RendezvousConfig(min_hosts=1)).num_ranks is None
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1", "3com.org", "a_b"])
+def test_what_an_address_may_be(address):
+    assert HostConfig(name="a", address=address).address == address
+
+
+def test_a_number_is_a_hosts_name_and_no_address():
+    assert HostConfig(name="7").name == "7"
+    with pytest.raises(ValidationError, match="an IPv4 address is four numbers"):
+        HostConfig(name="7", address="7")
 
 
 def test_what_has_no_effect_is_noted():
