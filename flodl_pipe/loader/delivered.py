@@ -48,7 +48,7 @@ class Delivered:
 
     def __init__(self, *, may_differ: bool = True) -> None:
         self.may_differ = may_differ
-        self._num_fresh = 0  # since the last forward pass
+        self._num_fresh = self._most_fresh = 0  # since the last forward pass
         self._is_plain = True
         self._last: deque[_Handed] = deque(maxlen=_NUM_KEPT)
 
@@ -61,7 +61,7 @@ class Delivered:
 
     def miss(self) -> None:
         """Note that batches were handed out before anybody looked: how far ahead the loop is cannot be told."""
-        self._is_plain = False
+        self._is_plain, self._most_fresh = False, _NUM_KEPT
 
     def has(self, batch: Batch) -> bool:
         """Return whether a batch is one of the last."""
@@ -79,6 +79,7 @@ class Delivered:
             LoaderError: if it cannot be told.
         """
         self._is_plain = self._is_plain and self._num_fresh <= 1
+        self._most_fresh = max(self._most_fresh, self._num_fresh)
         self._num_fresh = 0
         whole = [leaf for leaf in _leaves(inputs, stop_at_batches=True) if isinstance(leaf, Batch)]
         if whole:
@@ -96,7 +97,9 @@ class Delivered:
             )
         if self._is_plain:
             return self._last[-1].weight, True
-        of_size = {h.weight for h in self._last if tensors and tensors[0].ndim and h.num_rows == len(tensors[0])}
+        # The loop was never further ahead: part of a batch is not mistaken for a short one of long ago.
+        lately = list(self._last)[-self._most_fresh :]
+        of_size = {h.weight for h in lately if tensors and tensors[0].ndim and h.num_rows == len(tensors[0])}
         if len(of_size) == 1:
             return of_size.pop(), True
         weights = {handed.weight for handed in self._last}
