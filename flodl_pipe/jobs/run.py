@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from flodl_pipe.config.compose import instantiate_engine, run_folder
 from flodl_pipe.config.job import RunJob
 from flodl_pipe.config.root import Config
@@ -86,7 +88,7 @@ def _run(config: Config, ranks: Ranks) -> float:
             num_epochs=job.epochs,
             last_step=drain.last_step,
         )
-        with view:
+        with view, torch.no_grad():  # nothing is trained here, so nothing has to be weighted
             end = drain.run(view, interrupt)
         report = _report(loader, drain, job, end, began, ranks)
     if ranks.is_first:

@@ -83,6 +83,7 @@ def test_unequal_ranks_print_one_table_with_the_digest_of_one_process(start, alo
     assert rows[0] == 3 * rows[2]
     assert rows[1] == 2 * rows[2]
     assert said.count("a small sample is used instead") == 1
+    assert said.count("[WARNING]") == 1
     folders = [file.parent for file in tmp_path.glob("outputs/*/*/.hydra")]
     assert len(folders) == 2, folders  # of the ranks, and of the process alone
     assert not list(tmp_path.glob("*.log"))
