@@ -1,6 +1,7 @@
 """Who this process is among all: read from torch.distributed, the environment, and the layout of the config."""
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch.distributed
@@ -42,7 +43,7 @@ def join(cluster: ClusterConfig) -> Joined:
 
     Raises:
         ClusterError: if torchrun started several processes and torch.distributed is not initialised; if ranks are
-            missing after ``cluster.timeout_s``, or are not those of the layout.
+            missing after ``cluster.timeout_s``, or are not those of the layout; if LOCAL_RANK is no number.
     """
     facts = host_facts()
     world = _world(cluster, facts)
@@ -66,14 +67,26 @@ def join(cluster: ClusterConfig) -> Joined:
 
 
 def _world(cluster: ClusterConfig, facts: HostFacts) -> World | None:
-    alone = RunContext.from_environment()
     is_started = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_started and torch.distributed.get_world_size() > 1:
-        local_rank = os.environ.get("LOCAL_RANK", "")
-        return World.join(facts.name, int(local_rank) if local_rank.isdecimal() else None, cluster.timeout_s)
+        return World.join(facts.name, _local_rank(os.environ), cluster.timeout_s)
+    alone = RunContext.from_environment()
     if alone.world_size == 1:
         return None
     raise ClusterError(
         f"WORLD_SIZE={alone.world_size}, but torch.distributed is not initialised in this process; call "
         "torch.distributed.init_process_group() before the loader is built, or start one process without torchrun"
     )
+
+
+def _local_rank(environment: Mapping[str, str]) -> int | None:
+    """Return this process's number on its host; None where nobody gives it one."""
+    text = environment.get("LOCAL_RANK")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise ClusterError(
+            f"LOCAL_RANK={text!r} must be a whole number from 0 on, this process among those of its host; start the "
+            "ranks with torchrun, which sets it, or unset it on all ranks to count them in order of global rank"
+        )
+    return int(text)
