@@ -126,13 +126,17 @@ def _num_accelerators() -> int:
 
 
 def _require_devices(config: Config, mine: HostCommand) -> None:
-    """Refuse more ranks than there are accelerators. Without any, ranks run on the CPU, as many as are wanted."""
+    """Refuse more ranks than there are accelerators. Without any, ranks run on the CPU, as many as are wanted.
+
+    Devices that the layout names are not asked for where ``loader.device`` stands over them.
+    """
     here = known_devices()
-    for device in mine.devices:
+    for device in mine.devices if config.loader.device == "auto" else ():
         if device not in here and device.partition(":")[0] not in here and f"{device}:0" not in here:
             raise ClusterError(
-                f"cluster.hosts gives {mine.host} the device {device}, and this machine has {', '.join(here)}; take it "
-                "out of the host's devices, or see why torch does not find it"
+                f"cluster.hosts gives {mine.host or 'this host'} the device {device}, and this machine has "
+                f"{', '.join(here)}; take it out of the host's devices, see why torch does not find it, or set "
+                "loader.device"
             )
     on_accelerators = not mine.devices and config.loader.device not in ("cpu", "simulated")
     there_are = _num_accelerators() if on_accelerators else 0

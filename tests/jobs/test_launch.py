@@ -196,6 +196,19 @@ def test_more_ranks_than_devices_are_refused(call, started, monkeypatch, argv, m
         assert call(*argv, "loader.device=cpu")[0] == 0
 
 
+@pytest.mark.parametrize("name", ["localhost", "h"])
+def test_a_knob_of_the_loader_stands_over_the_devices_of_the_layout(call, started, monkeypatch, name):
+    accelerators(monkeypatch, 0)
+    monkeypatch.setenv("FLODL_PIPE_HOST", "h")
+    layout = f"cluster.hosts=[{{name: {name}, devices: ['cuda:0', 'cuda:1']}}]"
+    status, _, err = call(layout)
+    assert (status, started) == (2, [])
+    assert f"cluster.hosts gives {'h' if name == 'h' else 'this host'} the device cuda:0, and this machine has" in err
+    assert err.endswith("see why torch does not find it, or set loader.device\n")
+    assert call(layout, "loader.device=cpu")[0] == 0
+    assert started[0].num_ranks == 2
+
+
 @pytest.mark.parametrize("devices", ["[cuda, cpu]", "[0, 1]", "2", "[cpu, cpu, cpu, simulated]"])
 def test_devices_that_are_there_are_taken(call, started, monkeypatch, devices):
     accelerators(monkeypatch, 2)
