@@ -81,5 +81,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(_SIGPIPE) from None
     except KeyboardInterrupt:
-        sys.stderr.write("flodl_pipe: interrupted\n")
+        if not torchrun_rank():  # all ranks are interrupted together; one says so
+            sys.stderr.write("flodl_pipe: interrupted\n")
         raise SystemExit(130) from None

@@ -132,6 +132,17 @@ def test_an_interrupt_is_130_in_one_line(call, jobs):
     assert call("+recipe=olmo_shards") == (130, "", "flodl_pipe: interrupted\n")
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_an_interrupt_of_several_ranks_is_told_by_rank_0(call, jobs, monkeypatch, rank):
+    def act(config):
+        raise KeyboardInterrupt
+
+    jobs.act = act
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert call("+recipe=olmo_shards") == (130, "", "flodl_pipe: interrupted\n" if rank == "0" else "")
+
+
 def test_a_sweep_runs_every_point(call, jobs, folder):
     status, _, err = call("-m", "+recipe=olmo_shards,nanogpt_bin", "loader.batch_size=8,16")
     assert status == 0, err
