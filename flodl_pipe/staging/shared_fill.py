@@ -5,7 +5,8 @@ stripes: two ranks meet at one chunk. Before a chunk is read it is claimed, by a
 the same microsecond both read it, which costs a chunk and harms nothing, so no lock is needed for that.
 
 A claim says nothing of the chunk: what is there is told by other marks. A rank that ended, or was stopped, leaves
-claims behind. When nothing else is left and nothing has come for some seconds, those chunks are read by whoever waits.
+claims behind. When nothing else is left and nothing has come for some seconds, those chunks are read by whoever waits:
+all of them, one after the other. Only what a claimer has read itself shows that one is at work, and to be waited for.
 """
 
 import time
@@ -23,6 +24,8 @@ __all__ = ["HostPart", "RowChunks", "Stripes", "chunk_rows", "num_chunks"]
 _PATIENCE_S = 10.0
 _POLL_S = 0.02
 _MAX_CHUNK_ROWS = 65_536
+# What the byte of a chunk says: somebody reads it; somebody reads it in place of one who does not come to it.
+_CLAIMED, _RESCUED = 1, 2
 
 
 class HostPart(NamedTuple):
@@ -126,20 +129,23 @@ class Stripes:
         """
         for chunk in self._order:
             if not self._claims[chunk] and not self._has(chunk):
-                self._claims[chunk] = 1
+                self._claims[chunk] = _CLAIMED
                 return self._items(chunk)
         awaited = self._awaited
         left = [chunk for chunk in (range(self._num_chunks) if awaited is None else awaited) if not self._has(chunk)]
-        if awaited is None or len(left) < len(awaited):
-            self._awaited, self._since = left, time.monotonic()
+        if awaited is None or any(self._claims[chunk] != _RESCUED for chunk in set(awaited).difference(left)):
+            self._since = time.monotonic()
+        self._awaited = left
         if not left:
             return None
         if time.monotonic() - self._since < _PATIENCE_S:
             time.sleep(_POLL_S)
             return 0, 0
-        return self._items(
-            left[self._place % len(left)]
-        )  # each rank that waits another one, as far as there are others
+        # Each rank that waits another one, as far as there are others.
+        fresh = [chunk for chunk in left if self._claims[chunk] != _RESCUED] or left
+        chunk = fresh[self._place % len(fresh)]
+        self._claims[chunk] = _RESCUED
+        return self._items(chunk)
 
     def _items(self, chunk: int) -> tuple[int, int]:
         first = chunk * self._chunk_items

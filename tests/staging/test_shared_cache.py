@@ -124,6 +124,74 @@ def test_a_rank_alone_at_filling_fills_it_all_and_does_what_others_claimed_last(
     assert [read[0] for read in source.reads] == [0, 10, 20, 50, 40]
 
 
+class Clock:
+    """Time that passes only while a rank waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(shared_fill, "time", clock)
+    monkeypatch.setattr(shared_fill, "_PATIENCE_S", 10.0)
+    return clock
+
+
+def abandoned(num_ranks: int, num_chunks: int) -> tuple[list[Stamped], list[RamCache]]:
+    """Return caches of ranks of which the last has claimed as many chunks, all of its stripe, and gone."""
+    sources = [Stamped(num_ranks * num_chunks * 5) for _ in range(num_ranks)]
+    num_rows = len(sources[0])
+    caches = shared_caches(sources, StorageOrder(num_rows), 0, num_rows, chunk_bytes=5 * sources[0].spec.row_bytes)
+    chunks = caches[-1]._chunks
+    assert chunks is not None
+    for _ in range(num_chunks):
+        assert chunks.take(0) is not None
+    return sources, caches
+
+
+def test_chunks_of_a_rank_that_is_gone_cost_one_wait_together(clock: Clock) -> None:
+    sources, caches = abandoned(2, 6)
+    caches[0].fill(never)
+    assert caches[0].is_full
+    assert clock.now_s == pytest.approx(10.0, abs=0.1)
+    assert len(sum(sources[0].reads, [])) == len(sources[0])
+
+
+def test_ranks_that_read_for_one_that_is_gone_do_not_wait_for_each_other(clock: Clock) -> None:
+    sources, caches = abandoned(3, 6)
+    for place, num_chunks in ((0, 6), (1, 6), (0, 1), (1, 1)):  # their stripes, and one look at what else is claimed
+        caches[place].fill(iter([False] * num_chunks + [True]).__next__)
+    assert not caches[0].is_full
+    clock.now_s = 20.0
+    for turn in range(6):
+        caches[turn % 2].fill(iter([False, True]).__next__)
+    assert caches[0].is_full
+    assert clock.now_s == 20.0
+    assert sum(len(sum(source.reads, [])) for source in sources) == len(sources[0])
+
+
+def test_a_rank_that_reads_on_after_all_is_waited_for_again(clock: Clock) -> None:
+    sources, caches = abandoned(2, 6)
+    caches[0].fill(iter([False] * 7 + [True]).__next__)
+    chunks = caches[0]._chunks
+    assert chunks is not None
+    clock.now_s = 20.0
+    offer(caches[1], sources[1], np.arange(30, 35))
+    assert chunks.take(0) == (0, 0)
+    clock.now_s = 25.0
+    assert chunks.take(0) == (0, 0)
+    clock.now_s = 31.0
+    assert chunks.take(0) not in ((0, 0), None)
+
+
 def test_filling_ends_when_told_while_it_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_fill, "_PATIENCE_S", 60.0)
     caches = of_two(Stamped(60), 0, 60)
