@@ -2,13 +2,15 @@
 
 Everything that ranks agree on goes through here: members, facts, shares, the outcome of what each has done. It is
 made of exchanges (see ``cluster.exchange``) over a gloo group of its own, so that it neither needs a GPU nor stands in
-the way of what the training loop exchanges. Texts are JSON; nothing that comes from another process is run.
+the way of what the training loop exchanges. Texts are JSON; nothing that comes from another process is run. What ranks
+tell each other without meeting goes through a :class:`flodl_pipe.cluster.bulletin.Bulletin`.
 """
 
 import contextlib
 import itertools
 import json
 import logging
+import secrets
 import struct
 import weakref
 from collections import Counter
@@ -18,8 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from torch import distributed
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined] # public; only type checkers are not told
 
 from flodl_pipe.cluster.arrivals import Address, absent_ranks, forget, note, open_store
+from flodl_pipe.cluster.bulletin import Bulletin, open_board
 from flodl_pipe.cluster.exchange import Exchange, Lost, Record
 from flodl_pipe.errors import ClusterError
 
@@ -54,6 +58,7 @@ class World:
         exchange: What carries the words.
         members: The ranks' places, by global rank.
         timeout_s: Seconds within which the others must come to an exchange.
+        word: A word that all of them know, and nobody else, earlier ones of the same run among them.
 
     Attributes:
         rank: This rank.
@@ -62,8 +67,11 @@ class World:
         timeout_s: Seconds within which the others must come to an exchange.
     """
 
-    def __init__(self, exchange: Exchange, members: Sequence[Member], timeout_s: float) -> None:
+    def __init__(self, exchange: Exchange, members: Sequence[Member], timeout_s: float, word: str) -> None:
         self._exchange = exchange
+        self._word = word
+        self._board: Store | None = None
+        self._num_bulletins = 0
         self.rank, self.world_size = exchange.rank, exchange.world_size
         self.members = tuple(members)
         self.timeout_s = timeout_s
@@ -112,6 +120,20 @@ class World:
         """Return the numbers of every rank, by rank, bit by bit as they were; like :meth:`gather`, and cheaper."""
         payloads = self._all(_FLOATS, struct.pack(f"<{len(values)}d", *values), what)
         return [struct.unpack(f"<{len(payload) // 8}d", payload) for payload in payloads]
+
+    def bulletin(self, what: str) -> Bulletin:
+        """Return a new place where ranks tell each other something without meeting.
+
+        All ranks make theirs in the same order: the first of each is one, the second another. Nobody waits for that.
+
+        Args:
+            what: What it is about, in words.
+        """
+        if self._board is None:
+            self._board = open_board(self._word)
+        self._num_bulletins += 1
+        place = None if self._board is None else PrefixStore(str(self._num_bulletins), self._board)
+        return Bulletin(place, what)
 
     def name(self, rank: int) -> str:
         """Return how a rank is called: ``host/local_rank``."""
@@ -177,7 +199,7 @@ def _meet(host: str, local_rank: int | None, timeout_s: float) -> World:
     """Make the group, and let all ranks say where they are."""
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     exchange = Exchange(_new_group(rank, world_size, timeout_s), rank, world_size)
-    said = json.dumps([host, local_rank, _boot_id()]).encode()
+    said = json.dumps([host, local_rank, _boot_id(), secrets.token_hex(8)]).encode()
     try:
         records = exchange.all(Record(_VALUE, said), timeout_s, _FIRST_MEETING)
     except Lost as lost:
@@ -194,7 +216,7 @@ def _meet(host: str, local_rank: int | None, timeout_s: float) -> World:
         )
     if rank == 0:
         _warn_of_one_machine([(place[0], place[2]) for place in places])
-    return World(exchange, members, timeout_s)
+    return World(exchange, members, timeout_s, word=places[0][3])
 
 
 def _new_group(rank: int, world_size: int, timeout_s: float) -> distributed.ProcessGroup:
