@@ -22,6 +22,7 @@ _MAX_LINES = 12
 _MAX_SHOWN = 80
 _MAX_REASON = 2000
 _NOTHING = "nothing"
+_ABSENT = object()
 
 
 def agree(world: World, facts: Mapping[str, Any], when: str) -> None:
@@ -89,43 +90,52 @@ def _as_text(value: Any) -> str:
 
 def _differences(world: World, all_facts: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield a line for each fact, or key in it, that is not the same on all ranks."""
-    names = dict.fromkeys(name for facts in all_facts for name in facts)
-    for name in names:
-        values = [facts.get(name) for facts in all_facts]
-        if len(set(values)) == 1:
+    for name in dict.fromkeys(name for facts in all_facts for name in facts):
+        texts = [facts.get(name) for facts in all_facts]
+        if len(set(texts)) == 1:
             continue
-        leaves = [_leaves(name, value) for value in values]
-        keys = dict.fromkeys(key for rank_leaves in leaves for key in rank_leaves)
-        lines = [
-            _line(world, key, of_key)
-            for key in keys
-            if len(set(of_key := [rank_leaves.get(key, _NOTHING) for rank_leaves in leaves])) > 1
-        ]
+        lines = list(_compared(world, name, [_parsed(text) for text in texts]))
         # The same keys and values, in another order, or written in another way.
-        yield from lines or [_line(world, name, [_NOTHING if value is None else value for value in values])]
+        yield from lines or [_line(world, name, [_NOTHING if text is None else text for text in texts])]
 
 
-def _leaves(name: str, text: str | None) -> dict[str, str]:
-    """Return what a fact says, key by key if it is a JSON object: ``loader.batch_size`` -> ``32``."""
+def _parsed(text: str | None) -> Any:
+    """Return what a fact says: a text, or what a text that is a JSON object holds."""
     if text is None:
-        return {}
-    if not text.startswith("{"):
-        return {name: text}
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {name: text}
-    found: dict[str, str] = {}
-    _collect(name, value, found)
-    return found
+        return _ABSENT
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
-def _collect(name: str, value: Any, into: dict[str, str]) -> None:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            _collect(f"{name}.{key}", item, into)
-    else:
-        into[name] = value if isinstance(value, str) else json.dumps(value)
+def _compared(world: World, name: str, values: Sequence[Any]) -> Iterator[str]:
+    """Yield a line for each key that differs: ``loader.batch_size``.
+
+    Objects are told key by key if all ranks have one; where some have none it is that which is told, once.
+    """
+    if all(isinstance(value, dict) for value in values):
+        for key in dict.fromkeys(key for value in values for key in value):
+            yield from _compared(world, f"{name}.{key}", [value.get(key, _ABSENT) for value in values])
+        return
+    exact = [_NOTHING if value is _ABSENT else json.dumps(value) for value in values]
+    if len(set(exact)) == 1:
+        return
+    short = [_short(value) for value in values]
+    yield _line(world, name, short if len(set(short)) > 1 else exact)
+
+
+def _short(value: Any) -> str:
+    """Return a value as a line tells it: a text as it is, an object without what is null in it."""
+    if value is _ABSENT:
+        return _NOTHING
+    return value if isinstance(value, str) else json.dumps(_without_nulls(value))
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_nulls(item) for key, item in value.items() if item is not None}
 
 
 def _line(world: World, name: str, values: Sequence[str]) -> str:

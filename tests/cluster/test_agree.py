@@ -1,5 +1,6 @@
 """Ranks with other data, seed or config stop all of them, by name; so does one that fails; the same pass."""
 
+import json
 import time
 
 import pytest
@@ -170,6 +171,39 @@ def test_keys_inside_are_told_apart_from_texts_that_only_look_like_json():
         "  x.c: [] on h/1; nothing on h/0",
     ]
     assert lines_of({"x": "{1"}, {"x": ""}) == ["  x: '' on h/1; {1 on h/0"]
+
+
+SUBSET = {"range": [0, 100], "indices": None, "fraction": None}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [({"subset": None}, "null"), ({}, "nothing"), ({"subset": "all"}, "all"), ({"subset": []}, "[]")],
+)
+def test_an_object_that_a_rank_does_not_have_is_told_once_without_what_is_null_in_it(other, told):
+    ours, theirs = (json.dumps({"kind": "x", **more}) for more in ({"subset": SUBSET}, other))
+    assert lines_of({"source": ours}, {"source": theirs}) == [
+        f'  source.subset: {told} on h/1; {{"range": [0, 100]}} on h/0'
+    ]
+
+
+def test_of_objects_that_some_ranks_have_those_that_differ_are_told():
+    facts = [json.dumps({"subset": subset}) for subset in (SUBSET, SUBSET | {"fraction": 0.5}, None, SUBSET)]
+    assert lines_of(*({"source": fact} for fact in facts)) == [
+        '  source.subset: null on h/2; {"range": [0, 100], "fraction": 0.5} on h/1; {"range": [0, 100]} on h/0, h/3'
+    ]
+
+
+def test_a_fact_that_only_some_ranks_have_is_told_once():
+    assert lines_of({"x": '{"a": 1, "b": null}'}, {"y": "1"}) == [
+        '  x: nothing on h/1; {"a": 1} on h/0',
+        "  y: 1 on h/1; nothing on h/0",
+    ]
+
+
+def test_values_that_would_be_told_alike_are_told_as_json():
+    assert lines_of({"x": '{"a": "[1]"}'}, {"x": '{"a": [1]}'}) == ['  x.a: [1] on h/1; "[1]" on h/0']
+    assert lines_of({"x": '{"a": 1}'}, {"x": '{"a": 1.0}'}) == ["  x.a: 1.0 on h/1; 1 on h/0"]
 
 
 def test_an_interruption_is_no_outcome():
