@@ -88,7 +88,7 @@ class Engine:
         self._steps = outline.steps
         self._making = outline.making
         self.has_repeats = outline.order.num_repeats != 1
-        self._skipped = None if parts.max_skipped is None else SkipLedger(parts.max_skipped)
+        self._skipped = None if parts.max_skipped is None else SkipLedger(parts.max_skipped, parts.skipped_by_all)
         self.stream = outline.stream.with_ledger(self._skipped)
         self.num_samples: int | None = len(source)
         self.num_picks: int | None = outline.order.num_picks
@@ -193,8 +193,8 @@ class Engine:
         mixing = other.stream.mixing
         if isinstance(mixing, MixtureOrder):
             self._follow(mixing)
-        if other.stream.skipped is not None:
-            self._skip(other.stream.skipped.entries())
+        if self._skipped is not None and other.stream.skipped is not None:
+            self._skipped.inherit(other.stream.skipped.entries())
 
     def _skip(self, entries: tuple[Skipped, ...]) -> None:
         """Take over samples that are skipped."""

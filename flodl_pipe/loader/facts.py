@@ -148,7 +148,8 @@ class LoaderFacts:
     def skipped(self) -> tuple[Skipped, ...]:
         """Samples that could not be read and are skipped, ascending, each with the reason.
 
-        Those that this rank has met, also ahead of the loop, and those of the state that it resumed from.
+        Those that this rank and the others have met by now, also ahead of the loop, and those of the state that the
+        run was resumed from.
         """
         ledger = self._engine.stream.skipped
         return () if ledger is None else ledger.entries()

@@ -6,6 +6,10 @@ should look at. It goes into the cursor as one text, ascending by sample::
 
     [[17,"OSError: record 17 is bad"],[512,"..."]]
 
+Ranks of a run keep one ledger together: what one skips is on a bulletin before it counts, and each takes in what others
+have posted when it skips one itself, when a pass begins, and when the ledger is asked for. So one limit holds for all,
+any rank's cursor lists what all have skipped, and what one could not read is skipped by whoever gets it later.
+
 What was kept is never changed in place, but replaced: readers look without a lock, and a forked child can take it over.
 """
 
@@ -18,6 +22,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flodl_pipe.arrays import BoolArray, IndexArray
+from flodl_pipe.cluster.bulletin import Bulletin
 from flodl_pipe.errors import FlodlPipeError, ResumeError, SourceError
 
 __all__ = ["SkipLedger", "Skipped", "from_text", "json_lines", "reason_of", "to_text"]
@@ -43,13 +48,19 @@ class SkipLedger:
     """Samples that are skipped, at most so many. Thread-safe.
 
     Args:
-        max_skipped: How many samples there may be, at least 1.
+        max_skipped: How many samples there may be, at least 1; over all ranks that share a bulletin.
+        bulletin: Where the ranks tell each other what they skip; None: this one is alone.
     """
 
-    def __init__(self, max_skipped: int) -> None:
+    def __init__(self, max_skipped: int, bulletin: Bulletin | None = None) -> None:
         self._max_skipped = max_skipped
+        self._bulletin = bulletin
         self._kept = _Kept(np.empty(0, dtype=np.int64), ())
         self._lock = threading.Lock()
+        self._num_heard = 0
+        # What ranks have posted beyond the limit, which ends the run; it is not skipped.
+        self._too_much: dict[int, str] = {}
+        self._has_refused = False
 
     def add(self, sample: int, reason: str) -> None:
         """Note a sample that cannot be read, with a warning; one that is noted already is left as it is.
@@ -62,36 +73,63 @@ class SkipLedger:
             SourceError: if there would be more than ``max_skipped``.
         """
         with self._lock:
-            if len(self._kept.samples) >= self._max_skipped and sample not in self:
-                raise SourceError(
-                    f"{len(self._kept.samples) + 1:,} samples could not be read, and source.max_skipped is "
-                    f"{self._max_skipped:,}; the last one is sample {sample:,}: {reason}. See to the data, or raise "
-                    "source.max_skipped if so many may be left out"
-                )
-            is_new, count = self._insert(sample, reason), len(self)
+            self._hear()
+            is_new = not self._lists(sample)
+            if is_new and self._bulletin is not None:
+                # One too many is posted too: all ranks have to end then.
+                self._bulletin.post(to_text([(sample, reason)]))
+                self._hear()
+            if not self._lists(sample):  # there are no others
+                if len(self) >= self._max_skipped:
+                    raise self._too_many(len(self) + 1, (sample, reason))
+                self._insert(sample, reason)
+            self._require_few()
+            count = len(self)
         if is_new:
             _log.warning(
                 "sample %d cannot be read and is skipped, %d of at most %d: %s",
                 *(sample, count, self._max_skipped, reason),
             )
 
+    def look(self) -> None:
+        """Take in what other ranks skip by now.
+
+        Raises:
+            SourceError: if with it there are more than ``max_skipped``.
+        """
+        if self._bulletin is None:
+            return
+        with self._lock:
+            self._hear()
+            self._require_few()
+
     def take_over(self, entries: Iterable[Skipped]) -> None:
-        """Add what another ledger holds, without warnings.
+        """Add what a saved ledger holds, without warnings.
 
         Raises:
             ResumeError: if there would be more than ``max_skipped``; nothing has changed then.
+            SourceError: if there are without it, by what other ranks skip.
         """
         with self._lock:
-            before = self._kept
-            for sample, reason in entries:
-                self._insert(sample, reason)
-            count = len(self._kept.samples)
+            self._hear()
+            self._require_few()
+            new = {sample: reason for sample, reason in entries if sample not in self}
+            count = len(self) + len(new)
             if count > self._max_skipped:
-                self._kept = before
                 raise ResumeError(
                     f"the saved state lists skipped samples, with which there would be {count:,}, and "
                     f"source.max_skipped is {self._max_skipped:,}; set it to {count:,} or more"
                 )
+            for sample, reason in new.items():
+                self._insert(sample, reason)
+            if new and self._bulletin is not None:
+                self._bulletin.post(to_text(new.items()))
+
+    def inherit(self, entries: Iterable[Skipped]) -> None:
+        """Add what the ledger that this one replaces holds."""
+        with self._lock:
+            for sample, reason in entries:
+                self._insert(sample, reason)
 
     def known(self, samples: IndexArray) -> BoolArray | None:
         """Return which samples are skipped, shape ``(K,)``; None when none is at all.
@@ -107,19 +145,56 @@ class SkipLedger:
         return found
 
     def entries(self) -> tuple[Skipped, ...]:
-        """Return the samples, ascending, and why each is skipped."""
+        """Return the samples, ascending, and why each is skipped; with those that other ranks skip by now."""
+        if self._bulletin is not None and self._bulletin.is_open:  # a forked child may find the lock taken for ever
+            with self._lock:
+                self._hear()
         kept = self._kept
         return tuple(zip(kept.samples.tolist(), kept.reasons, strict=True))
 
     def text(self) -> str:
-        """Return the ledger as a cursor holds it; empty when it is."""
-        return to_text(self.entries())
+        """Return the ledger as a cursor holds it; empty when it is.
+
+        Raises:
+            SourceError: if with what other ranks skip there are more than ``max_skipped``; once: who has been told,
+                may still save.
+        """
+        entries = self.entries()
+        if not self._has_refused:
+            self._require_few()
+        return to_text(entries)
 
     def __len__(self) -> int:
         return len(self._kept.samples)
 
     def __contains__(self, sample: int) -> bool:
         return self._is_at(int(np.searchsorted(self._kept.samples, sample)), sample)
+
+    def _hear(self) -> None:
+        """Take in what ranks have posted, under the lock."""
+        if self._bulletin is None:
+            return
+        posted = self._bulletin.read(self._num_heard)
+        self._num_heard += len(posted)
+        for sample, reason in (entry for text in posted for entry in _entries(json.loads(text))):
+            if len(self) < self._max_skipped:
+                self._insert(sample, reason)
+            elif sample not in self:
+                self._too_much.setdefault(sample, reason)
+
+    def _lists(self, sample: int) -> bool:
+        return sample in self or sample in self._too_much
+
+    def _require_few(self) -> None:
+        if self._too_much:
+            raise self._too_many(len(self) + len(self._too_much), list(self._too_much.items())[-1])
+
+    def _too_many(self, count: int, last: Skipped) -> SourceError:
+        self._has_refused = True
+        return SourceError(
+            f"{count:,} samples could not be read, and source.max_skipped is {self._max_skipped:,}; the last one is "
+            f"sample {last[0]:,}: {last[1]}. See to the data, or raise source.max_skipped if so many may be left out"
+        )
 
     def _is_at(self, place: int, sample: int) -> bool:
         samples = self._kept.samples

@@ -76,7 +76,7 @@ class Loader(LoaderControls):
         simulated: Memory and speed of the device ``"simulated"``.
         check_purity: Read eight samples of the first batch twice, and refuse a source whose bytes differ then.
         on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: :attr:`skipped` names it then.
-        max_skipped: With ``"skip"``, how many samples at most.
+        max_skipped: With ``"skip"``, how many samples at most, over all ranks.
         seed: Run seed, ``0 <= seed < 2**64``.
         shuffle: A fresh order every epoch (as with None), or storage order.
         order: ``"uniform"``, ``"lanes"``, ``"blocked"``, ``"bucketed"`` or ``"weighted"``.
@@ -162,6 +162,7 @@ class Loader(LoaderControls):
         }
         self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
+        self._parts = self._parts.among(self._context.world)
         self._source = as_source(source, ragged=ragged_fields(collate, batch_size, ragged), pure=pure)
         self._counters = Counters(
             self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
@@ -261,11 +262,11 @@ class Loader(LoaderControls):
     def state_dict(self) -> dict[str, int | str]:
         """Return the place after the last batch that was handed out, JSON-able, with fixed keys.
 
-        It is the same on all ranks, but for skipped samples, which are those that this rank met, and lanes of a stream:
-        any rank's state resumes at the same place, and reads other ranks' lanes again from their begin up to it.
+        It is the same on all ranks, but for lanes of a stream: any rank's state resumes at the same place, and reads
+        other ranks' lanes again from their begin up to it. It lists what all ranks have skipped by now.
 
         Raises:
-            SourceError: if the source cannot be fingerprinted.
+            SourceError: if the source cannot be fingerprinted, or ranks skip more than they may; who was told may save.
         """
         return self._watch.stream(self._engine.stream).cursor(self._passes.spot).state()
 

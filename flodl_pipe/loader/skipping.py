@@ -69,8 +69,14 @@ class SkippingReads:
         self._is_interrupted = False
 
     def begin(self) -> None:
-        """Note that a pass begins."""
+        """Note that a pass begins, and take in what other ranks skip by now.
+
+        Raises:
+            SourceError: if with it there are more than may be.
+        """
         self._is_interrupted = False
+        if self._ledger is not None:
+            self._ledger.look()
 
     def interrupt(self) -> None:
         """Note that reads are broken off from outside, and that their failing tells nothing about samples."""

@@ -65,6 +65,126 @@ def test_one_more_than_the_limit_is_an_error_that_says_all():
     assert [sample for sample, _ in made.entries()] == [1, 2]
 
 
+class Wall:
+    """A bulletin of one process, which can be out of order."""
+
+    def __init__(self):
+        self.posted = []
+        self.num_looks = 0
+        self.is_open = True
+
+    def post(self, text):
+        if self.is_open:
+            self.posted.append(text)
+
+    def read(self, after=0):
+        self.num_looks += self.is_open
+        return self.posted[after:]
+
+
+def ranks(count=2, *, max_skipped=100):
+    wall = Wall()
+    return wall, [SkipLedger(max_skipped, wall) for _ in range(count)]
+
+
+def samples_of(made):
+    return [sample for sample, _ in made.entries()]
+
+
+def test_ranks_keep_one_ledger(caplog):
+    wall, (one, other) = ranks()
+    one.add(7, "torn")
+    other.add(3, "bad")
+    other.add(7, "torn too")
+    assert one.text() == other.text() == '[[3,"bad"],[7,"torn"]]'
+    assert wall.posted == ['[[7,"torn"]]', '[[3,"bad"]]']
+    assert [record.getMessage() for record in caplog.records] == [
+        "sample 7 cannot be read and is skipped, 1 of at most 100: torn",
+        "sample 3 cannot be read and is skipped, 2 of at most 100: bad",
+    ]
+
+
+def test_a_sample_that_two_ranks_meet_at_once_counts_once():
+    wall, (one, other) = ranks(max_skipped=2)
+    wall.posted.append('[[5,"seen by a third"]]')
+    one.add(5, "x")
+    other.add(5, "y")
+    wall.posted.append('[[5,"and again"],[6,"x"]]')
+    one.look()
+    assert one.text() == other.text() == '[[5,"seen by a third"],[6,"x"]]'
+
+
+def test_reads_do_not_look_at_the_bulletin():
+    wall, (one, other) = ranks()
+    one.add(7, "torn")
+    looked = wall.num_looks
+    assert other.known(np.arange(10)) is None
+    assert wall.num_looks == looked
+    other.look()
+    assert wall.num_looks == looked + 1
+    assert other.known(np.arange(10)).tolist() == [sample == 7 for sample in range(10)]
+
+
+@pytest.mark.parametrize("notices", ["a pass", "a save", "a skip", "a state"])
+def test_one_too_many_ends_every_rank(notices):
+    _, (one, other) = ranks(max_skipped=2)
+    one.add(1, "x")
+    other.add(2, "x")
+    said = "3 samples could not be read, and source.max_skipped is 2; the last one is sample 9: torn"
+    with pytest.raises(SourceError, match=said):
+        one.add(9, "torn")
+    act = {
+        "a pass": other.look,
+        "a save": other.text,
+        "a skip": lambda: other.add(1, "known"),
+        "a state": lambda: other.take_over([]),
+    }
+    with pytest.raises(SourceError, match=said):
+        act[notices]()
+    for made in (one, other):  # whoever has been told may save, and begins no other pass
+        assert made.text() == '[[1,"x"],[2,"x"]]'
+        with pytest.raises(SourceError, match=said):
+            made.look()
+    assert other.known(np.array([1, 9])).tolist() == [True, False]
+    with pytest.raises(SourceError, match="4 samples"):
+        other.add(10, "torn")
+
+
+def test_what_a_state_lists_is_told_to_the_others_once():
+    wall, (one, other) = ranks(max_skipped=3)
+    for made in (one, other):
+        made.take_over([(4, "old"), (5, "old")])
+    assert wall.posted == ['[[4,"old"],[5,"old"]]']
+    with pytest.raises(ResumeError, match="there would be 4"):
+        one.take_over([(6, "x"), (7, "x")])
+    other.add(8, "new")
+    assert samples_of(one) == samples_of(other) == [4, 5, 8]
+
+
+def test_a_ledger_in_place_of_another_holds_the_same():
+    wall, (one, other) = ranks(max_skipped=2)
+    one.add(1, "x")
+    other.add(2, "x")
+    anew = SkipLedger(2, wall)
+    anew.inherit(one.entries())
+    assert anew.entries() == one.entries()
+    with pytest.raises(SourceError):
+        anew.add(3, "x")
+
+
+def test_without_the_others_a_rank_counts_alone(caplog):
+    wall, (one, other) = ranks(max_skipped=2)
+    one.add(1, "x")
+    other.look()
+    wall.is_open = False
+    one.add(2, "x")
+    assert (samples_of(one), samples_of(other)) == ([1, 2], [1])
+    with pytest.raises(SourceError, match=r"3 samples could not be read.*the last one is sample 3"):
+        one.add(3, "x")
+    assert one.text() == '[[1,"x"],[2,"x"]]'
+    assert len(caplog.records) == 2
+
+
 def test_many_threads_lose_nothing():
     made = SkipLedger(1000)
     logging.getLogger("flodl_pipe").setLevel(logging.ERROR)
