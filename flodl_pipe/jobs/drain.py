@@ -250,8 +250,10 @@ class Drain:
         if self._job.save is None or len({part.num_steps for part in parts}) > 1:
             return
         state = self._loader.state_dict()
-        if any(part.skipped for part in parts):
-            state["skipped"] = to_text(entry for part in parts for entry in part.skipped)
+        # Each lists what all have skipped, as far as they could tell each other.
+        skipped = [*self._loader.skipped, *(entry for part in parts for entry in part.skipped)]
+        if skipped:
+            state["skipped"] = to_text(skipped)
         now = SavedRun(state, self._digest(parts), self._before.num_rows + whole(parts).num_rows, self.num_steps)
         if now == self.saved_at:
             return

@@ -40,7 +40,7 @@ class Part(NamedTuple):
         wait_s: Seconds that its loop waited.
         took_s: Seconds that its loop took.
         stops: Whether it was asked to stop.
-        skipped: Samples that it could not read, with the reason.
+        skipped: Samples that it skips, met by it or by others, with the reason.
     """
 
     num_steps: int
@@ -95,7 +95,7 @@ class Ranks:
         """
         if self._world is None:
             return [mine]
-        parts = self._world.gather(list(mine), f"a meeting at step {mine.num_steps} (a save, or the end)")
+        parts = self._world.gather(list(mine), "a save, or the end", detail=f" (at step {mine.num_steps})")
         return [Part._make(part)._replace(skipped=[(sample, why) for sample, why in part[-1]]) for part in parts]
 
     def first(self, make: Callable[[], _Record | None], kind: type[_Record], what: str) -> _Record | None:

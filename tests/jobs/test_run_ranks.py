@@ -120,6 +120,41 @@ def test_what_was_interrupted_is_one_stream_in_the_end(start, alone, tmp_path, h
     assert digest_in(said) == alone("job.epochs=4")
 
 
+PHOTOS = """
+import numpy as np
+
+class Photos:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index in (5, 20, 37, 63):
+            raise OSError(f"photo {index} is cut off")
+        return {"x": np.full(3, index, np.float32), "label": index % 4}
+"""
+
+
+@pytest.mark.parametrize("limit", [10, 3])
+def test_ranks_count_a_sample_that_they_skip_once(start, tmp_path, limit):
+    (tmp_path / "photos.py").write_text(PHOTOS)
+    words = ("source=custom", "source.factory=photos:Photos", "allow_import=[photos]", "source.on_error=skip")
+    words += (f"source.max_skipped={limit}", "loader.batch_size=8", "loader.global_batch_size=8")
+    words += ("loader.device=cpu", "loader.readers=1", "reports.progress=false", "job.epochs=3", "job.save=run.json")
+    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=0")
+    ranks = start("-m", "torch.distributed.run", *options, "-m", "flodl_pipe", *words)
+    if limit < 4:
+        assert f"4 samples could not be read, and source.max_skipped is {limit}" in ended(ranks, status=1)
+        return
+    said = ended(ranks)
+    assert "4 samples that could not be read: 5, 20, 37, 63" in re.sub(r"\s+", " ", said)
+    (ledger,) = tmp_path.glob("outputs/*/*/skipped.jsonl")
+    assert [json.loads(line)["sample"] for line in ledger.read_text().splitlines()] == [5, 20, 37, 63]
+    saved = json.loads((tmp_path / "run.json").read_text())["loader"]["skipped"]
+    assert [sample for sample, _ in json.loads(saved)] == [5, 20, 37, 63]
+    one = ended(start("-m", "flodl_pipe", *words, "job.save=one.json"))
+    assert digest_in(said) == digest_in(one)
+
+
 def await_steps(path, process):
     end = time.monotonic() + LIMIT_S
     while not path.exists():
