@@ -26,7 +26,7 @@ from flodl_pipe.errors import ClusterError
 __all__ = ["Exchange", "Lost"]
 
 FRAME_BYTES = 256
-_HEAD = struct.Struct("<BQ")  # kind, length
+_HEAD = struct.Struct("<IQ")  # kind, length
 _INLINE_BYTES = FRAME_BYTES - _HEAD.size
 # A record is in memory once for each rank; nothing that ranks have to tell each other comes near.
 MAX_RECORD_BYTES = 64 << 20
@@ -51,7 +51,7 @@ class Record(NamedTuple):
     """What a rank says.
 
     Attributes:
-        kind: 1 .. 255, what sort of exchange the rank has come to.
+        kind: 32 bits, what sort of exchange the rank has come to.
         payload: The bytes.
     """
 

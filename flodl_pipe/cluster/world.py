@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, final
+from zlib import crc32
 
 from torch import distributed
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined] # public; only type checkers are not told
@@ -31,7 +32,7 @@ __all__ = ["Member", "World"]
 
 _log = logging.getLogger("flodl_pipe")
 
-_VALUE, _FLOATS, _PLACE = 1, 2, 3
+_FLOATS, _PLACE, _VALUE = 0, 2, 1  # of a value also what it is about
 _FIRST_MEETING = "the first meeting of the ranks"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STORE_ANSWERS_WITHIN_S = 5.0
@@ -103,18 +104,21 @@ class World:
         _joined[default] = world
         return world
 
-    def gather(self, value: Any, what: str) -> list[Any]:
+    def gather(self, value: Any, what: str, *, detail: str = "") -> list[Any]:
         """Return what every rank says, by rank. All ranks must call this, with a value of their own.
 
         Args:
             value: Anything that JSON holds.
-            what: What the ranks meet for, for errors.
+            what: What the ranks meet for; the same on all.
+            detail: What else errors say of it, which may differ.
 
         Raises:
-            ClusterError: if ranks do not come in time, or have gone; they are named. Every later call is refused then.
+            ClusterError: if ranks do not come in time, or have gone, and every later call is refused then; or if some
+                have come for something else. They are named.
             TypeError, ValueError: if JSON does not hold the value.
         """
-        return [json.loads(payload) for payload in self._all(_VALUE, json.dumps(value).encode(), what)]
+        kind = crc32(what.encode()) | _VALUE
+        return [json.loads(payload) for payload in self._all(kind, json.dumps(value).encode(), what + detail)]
 
     def gather_floats(self, values: Sequence[float], what: str) -> list[tuple[float, ...]]:
         """Return the numbers of every rank, by rank, bit by bit as they were; like :meth:`gather`, and cheaper."""

@@ -159,6 +159,7 @@ def several_refusals():
     world = World.join(f"host{rank}", None, 20.0)
     calls = [lambda: world.gather(1, "a save"), lambda: world.gather_floats([1.0], "the shares")]
     found.append(error_of(calls[rank])[0])
+    found.append(error_of(lambda: world.gather({}, ["building the loader", "at attach()"][rank]))[0])
     found.append(str(world.gather(rank, "what comes after")))
     world.close()
     if rank == 1:
@@ -171,11 +172,13 @@ def several_refusals():
 def test_ranks_at_different_places_or_with_one_name_are_refused():
     first, second = run_ranks(several_refusals, 2)
     for rank in (first, second):
-        same, places, after, *_ = rank.result
+        same, places, words, after, *_ = rank.result
+        assert "different places" in words
+        assert words.endswith("host0/0: building the loader; host1/0: at attach()")
         assert same.startswith("rank 0, 1 all say that they are same/0"), told([first, second])
         assert places.endswith("host0/0: a save; host1/0: the shares")
         assert after == "[0, 1]"
-    assert first.result[3].startswith(
+    assert first.result[4].startswith(
         "rank 1 of a world of 2 did not come to the first meeting of the ranks within 1 s"
     )
     assert "hosts host0, host1 are one machine" in first.said
