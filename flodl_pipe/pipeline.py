@@ -103,7 +103,7 @@ def build_loader(
     agree(world, config_facts(cfg), _BEFORE)
     placed = outcome(world, "finding its device", lambda: local_config(cfg, joined))
     found = outcome(world, "opening the data", lambda: opened(placed))
-    loader = outcome(world, "building the loader", lambda: build(placed, found, joined.context))
+    loader = outcome(world, "building the loader", lambda: build(placed, found, joined.context), undo=Loader.close)
     try:
         facts = outcome(world, "reading the data's fingerprint", lambda: _stream_facts(loader))
         agree(world, facts, _BEFORE)

@@ -51,13 +51,16 @@ def agree(world: World, facts: Mapping[str, Any], when: str) -> None:
     raise ClusterError(f"the ranks do not agree {when}; give all of them the same data and config{told}")
 
 
-def outcome(world: World, when: str, call: Callable[[], _Result]) -> _Result:
+def outcome(
+    world: World, when: str, call: Callable[[], _Result], *, undo: Callable[[_Result], object] | None = None
+) -> _Result:
     """Do something on every rank, and go on only if it has succeeded on all. All ranks must call this.
 
     Args:
         world: The ranks.
         when: What is done, to be read after "failed": "building the loader".
         call: Called once. It must not talk to other ranks, or take care of those that fail before it does.
+        undo: Takes back what ``call`` returned, where that failed on another rank.
 
     Returns:
         What ``call`` returned on this rank.
@@ -73,9 +76,16 @@ def outcome(world: World, when: str, call: Callable[[], _Result]) -> _Result:
         with contextlib.suppress(ClusterError):  # the error itself says more than that others are gone too
             world.gather(reason[:_MAX_REASON], when)
         raise
-    reasons = world.gather(None, when)
+    try:
+        reasons = world.gather(None, when)
+    except ClusterError:
+        if undo is not None:
+            undo(result)
+        raise
     failed = [rank for rank, reason in enumerate(reasons) if reason is not None]
     if failed:
+        if undo is not None:
+            undo(result)
         by_reason: dict[str, list[int]] = {}
         for rank in failed:
             by_reason.setdefault(reasons[rank], []).append(rank)

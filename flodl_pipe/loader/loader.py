@@ -18,7 +18,7 @@ from flodl_pipe.loader.iteration import LoaderIterator
 from flodl_pipe.loader.make_feed import make_feed
 from flodl_pipe.loader.outline import first_global_batch
 from flodl_pipe.loader.passes import Passes
-from flodl_pipe.loader.resume import agree_on_place, continue_from
+from flodl_pipe.loader.resume import agree_on_place, built_by_all, continue_from
 from flodl_pipe.loader.statistics import Counters
 from flodl_pipe.loader.watch import Watch
 from flodl_pipe.sampling.cursor import Cursor
@@ -195,7 +195,8 @@ class Loader(LoaderControls):
         self._finalizer()
         before, parts = self._engine, self._parts
         try:
-            self._engine = self._build(global_batch)
+            world = self._context.world if before.is_own_process else None
+            self._engine = built_by_all(world, lambda: self._build(global_batch), lambda engine: engine.close())
         except BaseException:
             self._parts = replace(parts, order_tag=before.stream.order_tag)
             self._engine = self._build(before.stream.global_batch)  # the loader stays what it was

@@ -2,17 +2,20 @@
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, TypeVar, final
 
-from flodl_pipe.cluster.agree import agree
+from flodl_pipe.cluster.agree import agree, outcome
 from flodl_pipe.cluster.world import World
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.sampling.bucketed import rows_in
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.lanes import constants_in
 
-__all__ = ["Continued", "agree_on_place", "continue_from"]
+__all__ = ["Continued", "agree_on_place", "built_by_all", "continue_from"]
+
+_Built = TypeVar("_Built")
 
 _log = logging.getLogger("flodl_pipe")
 
@@ -44,6 +47,21 @@ def agree_on_place(world: World | None, cursor: Cursor) -> None:
     if world is not None:
         state = cursor.state()
         agree(world, {name: state[name] for name in state if name not in ("skipped", "streams")}, "at resume")
+
+
+def built_by_all(world: World | None, build: Callable[[], _Built], close: Callable[[_Built], object]) -> _Built:
+    """Return what every rank builds, if every rank can.
+
+    Args:
+        world: The ranks; None: they do not talk to each other.
+        build: Builds it.
+        close: Closes it, where another rank has none.
+
+    Raises:
+        Exception: what ``build`` raised, on the rank where it did.
+        ClusterError: on the others, naming who has failed, and of what.
+    """
+    return build() if world is None else outcome(world, "building the loader", build, undo=close)
 
 
 def continue_from(

@@ -59,6 +59,7 @@ def many_checks(configs):
     def agrees(facts, when="before the first step"):
         return error_of(lambda: agree(world, facts, when))
 
+    undone = []
     found = {
         "same": agrees(dict(reversed(FACTS.items())) if last else FACTS),
         "same config": agrees(configs["host's own" if last else "plain"]),
@@ -73,7 +74,8 @@ def many_checks(configs):
         "same cursor": agrees(CURSOR, "at resume"),
         "all well": error_of(lambda: outcome(world, "building the loader", fails_on())),
         "result": outcome(world, "building the loader", fails_on()),
-        "one fails": error_of(lambda: outcome(world, "building the loader", fails_on(1))),
+        "one fails": error_of(lambda: outcome(world, "building the loader", fails_on(1), undo=undone.append)),
+        "undone": undone,
         "all but one fail": error_of(lambda: outcome(world, "building the loader", fails_on(*range(1, 9)))),
     }
     began = time.perf_counter()
@@ -117,6 +119,7 @@ def test_ranks_agree_or_all_stop_by_name(num_ranks):
             else f"ClusterError: building the loader failed on 1 of {num_ranks} ranks, so all stop: {name}: "
             "SourceError: /data/1 is not there"
         )
+        assert found["undone"] == ([] if rank == 1 else [f"of rank {rank}"])
         failed = [f"a/{rank}" for rank in range(1, num_ranks - 1)] + ["b/0"]
         assert found["all but one fail"] == (
             "SourceError: /data/one is not there"
