@@ -36,23 +36,23 @@ _TAKEN = "taken"
 
 
 def open_board(word: str) -> Store | None:
-    """Return a part of the default group's store, over a connection of its own where torch can make one; None: gone.
+    """Return a part of the default group's store, over a connection of its own where it can be had; None: gone.
 
     Args:
         word: Names the part; of these ranks and this start alone, since the store may have served earlier ones.
     """
     try:
         store = _get_default_store()
-        with contextlib.suppress(AttributeError, NotImplementedError):  # an older torch, or a store of the user's own
-            store = store.clone()  # type: ignore[attr-defined] # only type checkers are not told
-    except (RuntimeError, ValueError):
+    except ValueError:
         return None
+    with contextlib.suppress(AttributeError, RuntimeError):  # an older torch, or a store that cannot be had twice
+        store = store.clone()  # type: ignore[attr-defined] # only type checkers are not told
     return PrefixStore(f"flodl_pipe/{word}", store)
 
 
 @final
 class Bulletin:
-    """Texts of all ranks, in the order in which they were posted. Thread-safe.
+    """Texts of all ranks, in the order in which they were posted, but for those that are there late. Thread-safe.
 
     Args:
         store: Where they are kept; its keys are this bulletin's alone. None: there is none any more.
