@@ -86,15 +86,23 @@ class RunContext:
         """Read RANK and WORLD_SIZE; a process without them is alone.
 
         Raises:
-            ClusterError: if a variable is not a number, or only one of the two is set to more than one process.
+            ClusterError: if a variable is not a number, or only one of the two is set, to one of several processes:
+                without its rank each of them would be rank 0.
         """
-        numbers = {}
+        numbers: dict[str, int] = {}
         for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")):
             text = environment.get(name, default)
             try:
                 numbers[name] = int(text)
             except ValueError:
                 raise ClusterError(f"{name}={text!r} is not a number; start the ranks with torchrun") from None
+        given = [name for name in numbers if name in environment]
+        if len(given) == 1 and (numbers["RANK"], numbers["WORLD_SIZE"]) != (0, 1):
+            missing = "WORLD_SIZE" if given == ["RANK"] else "RANK"
+            raise ClusterError(
+                f"{given[0]}={environment[given[0]]}, and {missing} is not set: one of several processes needs both; "
+                f"start the ranks with torchrun, which sets them, or unset {given[0]} to run one process alone"
+            )
         return cls(numbers["RANK"], numbers["WORLD_SIZE"])
 
 

@@ -16,7 +16,7 @@ COLLATIONS = ("stack", "pad", "ragged")
 """Ways to make a batch that need no code of the user's."""
 
 _DEVICE_KINDS = ("auto", "cpu", "cuda", "xpu", "mps", "simulated")
-_DEVICE = r"auto|cpu|mps|simulated|(cuda|xpu)(:\d{1,3})?"
+_DEVICE = r"auto|cpu|mps|simulated|(cuda|xpu)(:(0|[1-9][0-9]{0,2}))?"
 
 _COLLATE_SCHEMA = {"anyOf": [{"enum": list(COLLATIONS)}, {"type": "string", "pattern": f"^{CALLABLE_PATH}$"}]}
 

@@ -14,12 +14,21 @@ def test_torchrun_sets_both():
     assert RunContext.from_environment({"RANK": "2", "WORLD_SIZE": "4"}) == RunContext(2, 4)
 
 
+@pytest.mark.parametrize("environment", [{"RANK": "0"}, {"WORLD_SIZE": "1"}])
+def test_one_of_the_two_may_say_that_there_is_one_process(environment):
+    assert RunContext.from_environment(environment) == RunContext(0, 1)
+
+
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, r"rank 2 is outside a world of 2: ranks are 0 \.\. 1"),
-        ({"RANK": "-1"}, "rank -1 is outside"),
+        ({"RANK": "-1", "WORLD_SIZE": "1"}, "rank -1 is outside"),
+        ({"WORLD_SIZE": "2"}, r"WORLD_SIZE=2, and RANK is not set: .* torchrun, .* or unset WORLD_SIZE to run one"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0, and RANK is not set"),
+        ({"RANK": "1"}, r"RANK=1, and WORLD_SIZE is not set: .* or unset RANK"),
+        ({"RANK": "-1"}, "RANK=-1, and WORLD_SIZE is not set"),
     ],
 )
 def test_an_impossible_environment_is_refused(environment, says):

@@ -122,6 +122,7 @@ def test_a_save_of_another_stream_is_refused(config, table):
 
 
 def test_under_torchrun_it_is_refused(config, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ClusterError, match=r"job=digest is one process.*job\.rank and job\.world_size"):
         main(config(*JOB))

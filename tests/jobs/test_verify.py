@@ -511,6 +511,7 @@ def test_limits_are_checked():
 
 
 def test_under_torchrun_it_is_refused(config, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ClusterError, match=r"job=verify is one process.*makes the ranks itself"):
         main(config(*JOB))
