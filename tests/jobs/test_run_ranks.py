@@ -98,7 +98,6 @@ def test_a_save_of_two_ranks_goes_on_on_three_and_on_one(start, alone, tmp_path)
     assert digest_in(said) == alone("job.epochs=3")
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", ["torchrun is told to end", "a rank is killed"])
 def test_what_was_interrupted_is_one_stream_in_the_end(start, alone, tmp_path, how):
     more = ("job.epochs=4", "job.save=run.json", "job.resume=run.json", "job.save_every_steps=5")
