@@ -1,6 +1,7 @@
 """Skipping on real ranks: one ledger, one limit and one stream for all of them, as one process would have."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_ranks_give_the_stream_of_one_process(shared, way):
     assert joined([second for _, _, _, second, *_ in shared[way]]) == alone(1)
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize("way", [0, 1])  # a resident set tries all, and is given up
 def test_what_one_rank_has_skipped_no_rank_tries_again(shared, way):
     moved = [skipped_in(second) for _, _, _, second, *_ in shared[way]]
     before = [skipped_in(first) for first, *_ in shared[way]]
@@ -206,3 +207,26 @@ def only_where_it_is_asked_for(asked):
 
 def test_nothing_is_shared_where_faults_are_errors():
     assert results(only_where_it_is_asked_for, 2, []) == [[], []]
+
+
+def in_a_child():
+    with loader_of(Numbers(), context=context(), max_skipped=10) as loader:
+        batches = iter(loader.epoch(0))
+        next(batches)
+        distributed.barrier()
+        reads, writes = os.pipe()
+        if os.fork() == 0:
+            own = sorted(sample for step in epoch_of(loader, 0) for sample, valid, _ in step if not valid)
+            os.write(writes, json.dumps([own, listed(loader.state_dict())]).encode())
+            os._exit(0)
+        os.wait()
+        own = sorted(sample for step in epoch_of(loader, 0) for sample, valid, _ in step if not valid)
+        distributed.barrier()
+        return json.loads(os.read(reads, 10_000)), own, listed(loader.state_dict())
+
+
+def test_a_forked_child_skips_by_itself():
+    for (child_skips, child_lists), own, every in results(in_a_child, 2):
+        assert child_skips == own
+        assert set(own) <= set(child_lists)
+        assert every == list(BAD)
