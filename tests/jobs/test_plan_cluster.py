@@ -104,7 +104,7 @@ def test_the_global_batch_is_that_of_the_described_world():
 
 def test_what_a_run_refuses_is_refused(config):
     hosts = "cluster.hosts=[{name: a, devices: 8, count: 8}]"
-    with pytest.raises(ConfigError, match="48 is smaller than the 64 ranks of cluster.hosts"):
+    with pytest.raises(ConfigError, match=r"48 is smaller than the 64 ranks of cluster\.hosts"):
         absent(hosts, "loader.global_batch_size=48")
     with pytest.raises(ConfigError, match="an epoch would have no batch"):
         absent(hosts, "loader.batch_size=200")
