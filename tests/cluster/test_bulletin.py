@@ -84,7 +84,7 @@ def test_all_ranks_find_what_one_has_posted(agent_store):
         assert found["second"] == ["on the second"]
         assert found["forked"] == repr((False, None, ["one of rank 1, ü", *found["after one"]]))
         assert len(found["after the fork"]) == 4
-        assert found["each_s"] < 0.05
+        assert found["each_s"] < 0.5
 
 
 def post_in_threads(num_threads, each):
@@ -191,7 +191,7 @@ def test_without_a_store_a_rank_goes_on_alone_and_says_so_once():
     assert texts == ["of 0", "of 1"]
     assert len(said) == 1
     assert said[0].startswith("skipped samples are no longer shared with the other ranks, each goes on alone: ")
-    assert took_s < 1.0
+    assert took_s < 5.0
 
 
 def end_the_group():
