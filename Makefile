@@ -1,8 +1,9 @@
 # On a machine with python3 (3.11 or newer), its venv module and make:
 #
 #   make run     install into .venv and run the main job          make run ARGS="+recipe=nanogpt_bin"
-#   make test    install into .venv and run the tests             make test ARGS="tests/batch -x"
-#                (several at a time, then those that take the time one after the other; with ARGS as they say)
+#   make test    install into .venv and run the tests that one runs before each commit
+#                                                                 make test ARGS="tests/batch -x"  (some, but all of them)
+#   make test-full                                                the same, and everything else that is tested
 #   make lint    check style and types
 #   make bench   run the benchmarks; minutes                      make bench ARGS=tests/benchmarks/tokens.py
 #   make clean   remove what these made
@@ -13,26 +14,27 @@
 PYTHON := python3
 VENV := .venv
 ARGS :=
-# Tests at a time: one more than processors, for many of them wait.
-WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# Tests at a time: one for each processor.
+WORKERS := $(shell nproc 2>/dev/null || echo 2)
+PYTEST = $(BIN)/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal $(1))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test lint bench clean
+# Compiled once, into the venv, whatever the surroundings say: a start of the program is otherwise a second longer.
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test test-full lint bench clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
 	$(BIN)/python -m flodl_pipe $(or $(ARGS),+recipe=olmo_shards)
 
 test: $(VENV)/installed-test
-ifneq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest $(ARGS)
-else
-	@status=0; \
-	$(BIN)/python -m pytest -m "not alone" --numprocesses $(WORKERS) --dist worksteal || status=1; \
-	$(BIN)/python -m pytest -m alone || status=1; \
-	exit $$status
-endif
+	$(call PYTEST,-m "not full")
+
+test-full: $(VENV)/installed-full
+	$(call PYTEST)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
@@ -59,7 +61,8 @@ $(VENV)/made:
 
 $(VENV)/installed: extras :=
 $(VENV)/installed-test: extras := [test]
+$(VENV)/installed-full: extras := [test,ecosystem,slurm]
 $(VENV)/installed-dev: extras := [dev]
-$(VENV)/installed $(VENV)/installed-test $(VENV)/installed-dev: $(VENV)/made pyproject.toml constraints.txt
+$(VENV)/installed $(VENV)/installed-test $(VENV)/installed-full $(VENV)/installed-dev: $(VENV)/made pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.$(extras)'
 	@touch $@

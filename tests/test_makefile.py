@@ -31,7 +31,7 @@ def make(tmp_path):
 def installed(make):
     """Pretend that everything was installed a moment ago."""
     make.venv.mkdir()
-    for stamp in ("made", "installed", "installed-test", "installed-dev"):
+    for stamp in ("made", "installed", "installed-test", "installed-full", "installed-dev"):
         (make.venv / stamp).touch()
 
 
@@ -39,7 +39,8 @@ def installed(make):
     ("target", "extras", "command"),
     [
         ("run", "'.'", "-m flodl_pipe +recipe=olmo_shards"),
-        ("test", "'.[test]'", "exit $status"),
+        ("test", "'.[test]'", '-m "not full"'),
+        ("test-full", "'.[test,ecosystem,slurm]'", "--dist worksteal"),
         ("lint", "'.[dev]'", "mypy"),
     ],
 )
@@ -56,12 +57,11 @@ def test_a_second_time_it_only_goes(make):
 
 
 @pytest.mark.usefixtures("installed")
-def test_tests_that_take_the_time_run_by_themselves(make):
-    told = make("--dry-run", "test").stdout
-    several, alone = (line for line in told.splitlines() if "-m pytest" in line)
-    assert '-m "not alone" --numprocesses' in several
-    assert "-m alone" in alone
-    assert "--numprocesses" not in alone
+def test_every_processor_runs_tests_and_bytecode_is_kept_in_the_venv(make):
+    for target in ("test", "test-full"):
+        assert f"-m pytest --numprocesses {os.cpu_count()} " in make("--dry-run", target).stdout
+    told = make("--eval", "show:; @echo $$PYTHONPYCACHEPREFIX, $$PYTHONDONTWRITEBYTECODE.", "show").stdout
+    assert told == f"{make.venv}/pycache, .\n"
 
 
 @pytest.mark.usefixtures("installed")
@@ -75,7 +75,8 @@ def test_it_installs_again_when_the_requirements_changed(make, changed):
 @pytest.mark.usefixtures("installed")
 def test_arguments_take_the_place_of_the_defaults(make):
     assert make("--dry-run", "run", "ARGS=job=schema").stdout.endswith("-m flodl_pipe job=schema\n")
-    assert make("--dry-run", "test", "ARGS=tests/batch -x").stdout.endswith("-m pytest tests/batch -x\n")
+    for target in ("test", "test-full"):
+        assert make("--dry-run", target, "ARGS=tests/batch -x").stdout.endswith("-m pytest tests/batch -x\n")
 
 
 def test_a_missing_python_is_told_with_the_remedy(make):

@@ -1,5 +1,6 @@
 """What the loaders of this process may hold of host memory, with what an integrated GPU may still take left out."""
 
+import gc
 import os
 from typing import NamedTuple, final
 
@@ -11,9 +12,10 @@ from flodl_pipe.devices.protocol import Device
 from flodl_pipe.errors import DeviceMemoryError
 from flodl_pipe.loader.targets import SharedDevice
 from flodl_pipe.memory.budget import Grant, host_share, local_share
+from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import HostMemory, probe_host
 
-__all__ = ["HostBudget", "device_reserve", "host_budget"]
+__all__ = ["HostBudget", "collect_gone_loaders", "device_reserve", "host_budget"]
 
 # Whether a device's memory is the host's does not change, and finding out takes a second.
 _measured: dict[str, bool] = {}
@@ -60,6 +62,30 @@ def host_budget(
         else local_share(os.environ),
     )
     return HostBudget(memory, share, reserve)
+
+
+def collect_gone_loaders(
+    config: LoaderConfig, shared: SharedDevice | None, context: RunContext, *, wanted_bytes: int
+) -> None:
+    """Have loaders that nobody can reach give back what they were granted, where that could be missed.
+
+    A loader gives everything back when it is collected. One in a cycle, as an exception with its traceback makes one,
+    is there until the garbage collector looks, and would make the budget of the next smaller. To look costs a tenth of
+    a second or more in a process that has imported much, so it is done only where there is something to gain.
+
+    Args:
+        config: Section ``loader`` of the loader that is planned.
+        shared: The device that it would deliver to; None for the CPU.
+        context: Rank and world size.
+        wanted_bytes: The most that it could make use of, of host memory.
+    """
+    ledger = process_ledger()
+    if not ledger.accounts():
+        return
+    held_bytes = ledger.held_bytes
+    free_bytes = host_budget(config, shared, held_bytes, context).share.num_bytes - held_bytes
+    if free_bytes < wanted_bytes or (shared is not None and ledger.held(shared.account)):
+        gc.collect()
 
 
 def device_reserve(device: Device, memory: HostMemory, gpu_ram_share: float | None) -> Reserve:

@@ -14,7 +14,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.device_plan import DevicePlan, plan_device
-from flodl_pipe.loader.host_budget import host_budget
+from flodl_pipe.loader.host_budget import collect_gone_loaders, host_budget
 from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.lane_order import num_own
@@ -142,6 +142,7 @@ def outline_engine(
         further_slots=0 if host is None else 2,
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
+    collect_gone_loaders(config, shared, context, wanted_bytes=sizes.most_bytes + source_bytes)
     held_bytes = process_ledger().held_bytes + source_bytes
     memory, share, _ = host_budget(config, shared, held_bytes, context)
     require_batch(memory, layout.slot_bytes, num_rows=steps.max_rows)

@@ -71,6 +71,11 @@ class Sizes:
     pass_bytes: int = 0
     further_slots: int = 0
 
+    @property
+    def most_bytes(self) -> int:
+        """The most memory that a loader could make use of: a ring that nothing limits, in half of the room, and all."""
+        return self.resident_bytes + 2 * max(_RING_BYTES + _GROUP_DELIVERED_BYTES, _MIN_DEPTH * 2 * self.slot_bytes)
+
 
 @final
 @dataclass(frozen=True)

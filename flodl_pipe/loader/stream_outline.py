@@ -8,7 +8,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.loader.device_plan import DevicePlan, plan_device
-from flodl_pipe.loader.host_budget import host_budget
+from flodl_pipe.loader.host_budget import collect_gone_loaders, host_budget
 from flodl_pipe.loader.host_side import host_side
 from flodl_pipe.loader.identity import StreamIdentity
 from flodl_pipe.loader.making import Making, making_for
@@ -122,6 +122,7 @@ def outline_stream(
     )
     # Rows of a stream come one after the other: one reader, or the loop itself.
     readers = config.readers if config.readers == "auto" else min(config.readers, 1)
+    collect_gone_loaders(config, shared, context, wanted_bytes=sizes.most_bytes + source.buffer_bytes)
     held_bytes = process_ledger().held_bytes
     memory, share, _ = host_budget(config, shared, held_bytes, context)
     if source.buffer_bytes > share.num_bytes - held_bytes:

@@ -111,7 +111,9 @@ class Line:
             self._socket.settimeout(_GREETING_S)  # where more have come than the system lets wait
             self._socket.connect(_address(token))
             _require_own(self._socket)
-            self._socket.send(_secret(token) + _PLACE.pack(place))
+            # Who is turned away before it could speak is told so where it asks for the file, like any other.
+            with contextlib.suppress(ConnectionError):
+                self._socket.send(_secret(token) + _PLACE.pack(place))
         except BaseException:
             self._socket.close()
             raise

@@ -1,12 +1,11 @@
 """Faults that users of other loaders reported, as probes; and files that change while they are read."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cases.adapter import CASES, Adapter, load_probes
+from tests.support import programs
 
 pytestmark = [
     pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not beside the checkout"),
@@ -32,12 +31,6 @@ def test_probe(name):
 @pytest.mark.parametrize("case", ["truncate", "replace", "unlink", "replace_between_epochs"])
 def test_live_case(case):
     root = Path(__file__).parents[2]
-    outcome = subprocess.run(
-        [sys.executable, str(CASES / "live_cases.py"), "tests.cases.adapter:Adapter", case],
-        cwd=root,
-        text=True,
-        capture_output=True,
-        timeout=120,
-    )
+    outcome = programs.run([str(CASES / "live_cases.py"), "tests.cases.adapter:Adapter", case], cwd=root, timeout=120)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert outcome.stdout.split()[-1] == "ok"

@@ -7,10 +7,6 @@ keep (links, empty folders, mode 000) is made here.
 import hashlib
 import json
 import logging
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import pytest
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.tokens import TokenShards
 from tests.contract.sources import read_delivered
+from tests.support import programs
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
@@ -102,10 +99,10 @@ def no_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("row", cases())
 def test_an_odd_file_has_the_outcome_it_must_have(
-    row: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    row: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, open_folder: Path
 ) -> None:
     if row["file"] == "dir/unreadable":
-        require_refusal_without_root()
+        require_refusal_without_root(open_folder)
         return
     path = prepare(row, tmp_path)
     if row["outcome"] == "error":
@@ -127,7 +124,7 @@ def test_an_odd_file_has_the_outcome_it_must_have(
         assert "37 surplus bytes" in caplog.text
 
 
-def require_refusal_without_root() -> None:
+def require_refusal_without_root(folder: Path) -> None:
     """Mode 000 means nothing to root, so the case runs in a process that gives root up, in a folder open to all."""
     script = (
         "import os, sys\n"
@@ -137,19 +134,10 @@ def require_refusal_without_root() -> None:
         "try: TokenShards.open(sys.argv[1], seq_len=1, file_format='npy')\n"
         "except SourceError as error: print(error)\n"
     )
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file in ("a.npy", "b.npy"):
-            (folder / file).write_bytes((ODD / "dir" / "unreadable" / file).read_bytes())
-        folder.chmod(0o755)
-        (folder / "b.npy").chmod(0)
-        text = subprocess.run(
-            [sys.executable, "-c", script, name],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        ).stdout
+    for file in ("a.npy", "b.npy"):
+        (folder / file).write_bytes((ODD / "dir" / "unreadable" / file).read_bytes())
+    (folder / "b.npy").chmod(0)
+    text = programs.run(["-c", script, folder], check=True).stdout
     assert "Permission denied" in text
     assert "b.npy" in text
 

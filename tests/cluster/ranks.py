@@ -9,10 +9,10 @@
 
     assert results(meet, 3, 10) == [30.0, 30.0, 30.0]
 
-One process of its own imports torch and the module of the function, then forks the ranks; each ends as any Python
-program does, so its exit status is that of a real run. Three ranks cost about as much as one import of torch. A script,
-given as a path, is started anew on each rank. Nothing is left behind: all of them are one session, which is killed when
-the time is over, after every thread's stack was printed.
+Each is a program of its own, forked from the warm parent (:mod:`tests.support.programs`), and ends as any Python
+program does, so its exit status is that of a real run. None begins before all have imported what they run, so that a
+deadline between ranks is not about how long a machine takes to import. Nothing is left behind: each is a session, which
+is killed when the time is over, after every thread's stack was printed.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-# What a surrounding torchrun, or the user, may have set, and would reach the ranks.
-FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-FOREIGN += ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "FLODL_PIPE_HOST", "FLODL_PIPE_GPU", "FLODL_PIPE_DATA")
+from tests.support.programs import ROOT, Program
+from tests.support.programs import environment as inherited
+
+_LIMIT_S = 60.0  # of starting; ranks that hang are ended by `timeout_s`
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def run_ranks(
     names = list(hosts or [""] * num_ranks)
     each = [environment] * num_ranks if isinstance(environment, Mapping) else list(environment)
     with tempfile.TemporaryDirectory(prefix="ranks") as folder, _port() as port:
-        environments = [
-            {
+        environments = {
+            rank: {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(num_ranks),
                 "LOCAL_RANK": str(names[:rank].count(host)),
@@ -106,17 +106,17 @@ def run_ranks(
                 **each[rank],
             }
             for rank, host in enumerate(names)
-        ]
-        task = {
-            "what": str(what) if isinstance(what, Path) else (what.__module__, what.__qualname__),
-            "arguments": pickle.dumps(arguments),
-            "environments": environments,
-            "absent": set(absent),
-            "init": init,
-            "agent_store": ("127.0.0.1", port) if agent_store else None,
+            if rank not in absent
         }
-        (Path(folder) / "task").write_bytes(pickle.dumps(task))
-        return _watch(folder, num_ranks, set(absent), timeout_s)
+        if isinstance(what, Path):
+            words = ["-X", "faulthandler", str(what), *map(str, arguments)]
+        else:
+            words = ["-m", "tests.cluster.ranks", folder, what.__module__, what.__qualname__, str(int(init))]
+            Path(folder, "arguments").write_bytes(pickle.dumps(arguments))
+        with contextlib.ExitStack() as ending:
+            if agent_store:
+                ending.enter_context(_store(folder, port))
+            return _watch(Path(folder), words, environments, timeout_s)
 
 
 def told(ended: Sequence[Rank]) -> str:
@@ -133,97 +133,100 @@ def _port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def _watch(folder: str, num_ranks: int, absent: set[int], timeout_s: float) -> list[Rank]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    paths = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "tests.cluster.ranks", folder]
-    with Path(folder, "parent").open("wb") as said:
-        parent = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**clean, "PYTHONPATH": paths},
-            stdout=said,
-            stderr=said,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+@contextlib.contextmanager
+def _store(folder: str, port: int) -> Iterator[None]:
+    """Keep a store in a process of its own, as torchrun does."""
+    words = ["-c", STORE, str(port)]
+    with Path(folder, "store").open("wb") as said:
+        keeper = Program(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+    with keeper:
+        try:
+            assert keeper.stdout.readline() == "kept\n", Path(folder, "store").read_text()
+            yield
+        finally:
+            keeper.kill()
+
+
+STORE = """
+import sys, torch.distributed
+store = torch.distributed.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("kept", flush=True)
+sys.stdin.read()
+"""
+
+
+def _watch(
+    folder: Path, words: Sequence[str], environments: Mapping[int, Mapping[str, str]], timeout_s: float
+) -> list[Rank]:
+    started: dict[int, Program] = {}
     try:
-        status: int | None = parent.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        status = None
-        for place in range(num_ranks):  # each prints the stacks of its threads
-            with contextlib.suppress(OSError, ValueError):
-                os.kill(int(Path(folder, f"{place}.pid").read_text()), signal.SIGABRT)
-        time.sleep(1.0)
+        for rank, own in environments.items():
+            with (folder / f"{rank}.said").open("wb") as said:
+                started[rank] = Program(
+                    words,
+                    cwd=ROOT,
+                    env=inherited(**own),
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
+                )
+        in_time = words[0] != "-m" or _begin(folder, started)
+        deadline = time.monotonic() + timeout_s
+        try:
+            for process in started.values():
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            in_time = False
+            _show_stacks(folder, started)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(parent.pid, signal.SIGKILL)
-        parent.wait()
-    ended = [_ended(folder, rank) for rank in range(num_ranks) if rank not in absent]
-    if status != 0:
-        why = f"ranks did not end within {timeout_s:g} s" if status is None else f"ranks were not started: {status}"
-        raise AssertionError(f"{why}\n{Path(folder, 'parent').read_text()}\n{told(ended)}")
+        for process in started.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    ended = [_ended(folder, rank, process.returncode) for rank, process in started.items()]
+    if not in_time:
+        raise AssertionError(f"ranks did not end within {timeout_s:g} s\n{told(ended)}")
     return ended
 
 
-def _ended(folder: str, rank: int) -> Rank:
-    def read(name: str, default: bytes) -> bytes:
-        file = Path(folder, f"{rank}.{name}")
-        return file.read_bytes() if file.exists() else default
-
-    result, error = pickle.loads(read("result", pickle.dumps((None, None))))
-    status = int(read("status", b"-1000"))  # one that was still running
-    return Rank(rank, status, result, error, read("said", b"").decode(errors="replace"))
-
-
-def _start_all(folder: Path) -> None:
-    """Be the parent: start every rank, keep the store if asked to, and note how each ends."""
-    task = pickle.loads((folder / "task").read_bytes())
-    call: Callable[..., Any] | None = None
-    if not isinstance(task["what"], str):
-        module, name = task["what"]
-        import torch.distributed
-
-        call = getattr(importlib.import_module(module), name)
-    arguments = pickle.loads(task["arguments"])
-    started = {}
-    for rank, environment in enumerate(task["environments"]):
-        if rank in task["absent"]:
-            continue
-        pid = os.fork()
-        if pid == 0:
-            _become(folder, rank, environment)
-            if call is None:
-                os.execv(sys.executable, [sys.executable, "-X", "faulthandler", task["what"], *map(str, arguments)])
-            _run(folder, rank, call, arguments, init=task["init"])
-            return
-        (folder / f"{rank}.pid").write_text(str(pid))
-        started[pid] = rank
-    store = None
-    if task["agent_store"]:  # only now: a store has threads, which a fork would not have
-        import torch.distributed
-
-        host, port = task["agent_store"]
-        store = torch.distributed.TCPStore(host, port, is_master=True, wait_for_workers=False)
-    while started:
-        pid, status = os.wait()
-        if pid in started:
-            (folder / f"{started.pop(pid)}.status").write_text(str(os.waitstatus_to_exitcode(status)))
-    del store
+def _begin(folder: Path, started: Mapping[int, Program]) -> bool:
+    """Let all ranks go when each has imported what it runs; return whether they were all there to go."""
+    deadline = time.monotonic() + _LIMIT_S
+    while not all((folder / f"{rank}.there").exists() for rank in started):
+        if time.monotonic() > deadline or any(process.poll() is not None for process in started.values()):
+            return False
+        time.sleep(0.002)
+    (folder / "go").touch()
+    return True
 
 
-def _become(folder: Path, rank: int, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)
-    said = os.open(folder / f"{rank}.said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    os.close(said)
-    sys.stdout.reconfigure(line_buffering=True)
-    faulthandler.enable()
+def _show_stacks(folder: Path, started: Mapping[int, Program]) -> None:
+    """Have those that still run print the stack of each thread."""
+    for process in started.values():
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGABRT)
+    for process in started.values():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
 
 
-def _run(folder: Path, rank: int, call: Callable[..., Any], arguments: Sequence[Any], *, init: bool) -> None:
+def _ended(folder: Path, rank: int, status: int) -> Rank:
+    file = folder / f"{rank}.result"
+    result, error = pickle.loads(file.read_bytes()) if file.exists() else (None, None)
+    return Rank(rank, status, result, error, (folder / f"{rank}.said").read_text(errors="replace"))
+
+
+def _be_rank(folder: Path, module: str, name: str, *, init: bool) -> None:
     """Call the function, note what comes of it, and end as a program would."""
+    faulthandler.enable()
+    sys.stdout.reconfigure(line_buffering=True)
+    rank = os.environ["RANK"]
+    call: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    arguments = pickle.loads((folder / "arguments").read_bytes())
+    (folder / f"{rank}.there").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.002)
     result, error = None, None
     try:
         with _group() if init else contextlib.nullcontext():
@@ -252,4 +255,4 @@ def _group() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _start_all(Path(sys.argv[1]))
+    _be_rank(Path(sys.argv[1]), sys.argv[2], sys.argv[3], init=sys.argv[4] == "1")

@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.balanced_ranks import EVERY, compare
 from tests.cluster.ranks import results
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.full
 
 
 def test_a_rank_at_half_speed_takes_less_and_all_are_done_sooner():

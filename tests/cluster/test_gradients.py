@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tests.cluster import attached_cases
 from tests.cluster.ranks import results
@@ -50,7 +51,11 @@ def trained():
 @pytest.fixture(scope="module")
 def alone():
     """Parameters of one process."""
-    return {setting: train("alone", **options(setting)) for setting in SETTINGS}
+    threads = torch.get_num_threads()
+    try:
+        return {setting: train("alone", **options(setting)) for setting in SETTINGS}
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("setting", "way"), CASES)

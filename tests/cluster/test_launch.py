@@ -1,6 +1,7 @@
 """The command lines of a launch, as text: every host's part, quoted, and alike wherever it is worked out."""
 
 import shlex
+import tempfile
 
 import pytest
 from torch.distributed.run import config_from_args, parse_args
@@ -15,6 +16,12 @@ TWO = (
     {"name": "a", "address": "10.77.0.1", "interface": "va", "devices": 2},
     {"name": "b", "address": "10.77.0.2", "interface": "vb", "devices": 1},
 )
+
+
+@pytest.fixture(autouse=True)
+def _torchruns_folders(tmp_path, monkeypatch):
+    """Torch makes a folder for logs when it reads its words, and leaves it there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def commands(*hosts, words=WORDS, environment=None, **rendezvous):

@@ -1,32 +1,30 @@
 """Ranks of this host under torch's elastic agent: their output, their end, and that none is left behind."""
 
-import os
+import contextlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from flodl_pipe.cluster.launch import local_command
 from flodl_pipe.cluster.local_ranks import (
-    RankFailure,
     require_free_port,
     require_outside_torchrun,
     require_reachable,
-    run_ranks,
 )
-from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.errors import ClusterError
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.programs import Program, launching, run
 
 RANK = """
 import os, signal, sys, time
 word, rank, start = sys.argv[1], os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+if word == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 def say(text):
     os.write(1, f"{text}\\n".encode())  # at once: two ranks write to one pipe
@@ -38,9 +36,6 @@ if word == "killed" and rank == "1" and start == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 if word == "killed_always" and rank == "0":
     os.kill(os.getpid(), signal.SIGKILL)
-if word == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 if word in ("wait", "deaf"):
     time.sleep(100)
 if word == "variables":
@@ -64,16 +59,13 @@ sys.exit(0 if failure is None else failure.status)
 def start(tmp_path):
     """Start a launcher of two ranks in a process of its own; what is left of it is ended after the test."""
     (tmp_path / "rank.py").write_text(RANK)
-    outside = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS")
-    environment = {name: value for name, value in os.environ.items() if name not in outside}
-    environment["PYTHONPATH"] = str(ROOT)
+    shape = launching(tmp_path)
+    shape.pop("OMP_NUM_THREADS", None)
     started = []
 
     def run(*words, max_restarts=0, **more):
-        arguments = [sys.executable, "-c", LAUNCHER, str(max_restarts), str(tmp_path / "rank.py"), *words]
-        process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment, **more}
-        )
+        words = ["-c", LAUNCHER, str(max_restarts), str(tmp_path / "rank.py"), *words]
+        process = Program(words, stdout=PIPE, stderr=PIPE, text=True, env={**shape, **more})
         started.append(process)
         return process
 
@@ -153,7 +145,6 @@ def ranks_of(process):
     return pids("".join(process.stdout.readline() for _ in range(2)))
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -170,24 +161,32 @@ def test_a_signal_ends_all_ranks(start, number, status):
 def test_ranks_that_do_not_listen_are_ended_all_the_same(start):
     process = start("deaf", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="1")
     ranks = ranks_of(process)
-    time.sleep(0.5)  # they speak just before they stop listening
     process.terminate()
     assert finish(process)[0] == 143
     assert all(map(is_gone_soon, ranks))
 
 
-def test_this_process_is_afterwards_as_it_was(tmp_path, capfd):
+AFTERWARDS = """
+import os, signal, sys
+from flodl_pipe.cluster.launch import local_command
+from flodl_pipe.cluster.local_ranks import RankFailure, run_ranks
+from flodl_pipe.config.cluster import ClusterConfig
+
+def state():
+    return dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+before = state()
+for word, failure in (("ok", None), ("fail", RankFailure(1, 1, 3))):
+    command = local_command(2, ClusterConfig(rendezvous={"max_restarts": 0}), [word], program=[sys.argv[1]])
+    assert run_ranks(command) == failure
+assert state() == before
+"""
+
+
+def test_the_launcher_is_afterwards_as_it_was(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    before = dict(os.environ)
-    for word, failure in (("ok", None), ("fail", RankFailure(1, 1, 3))):
-        command = local_command(
-            2, ClusterConfig(rendezvous={"max_restarts": 0}), [word], program=[str(tmp_path / "rank.py")]
-        )
-        assert run_ranks(command) == failure
-    assert dict(os.environ) == before
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
-    assert capfd.readouterr().out.count("rank 0 of 2") == 2
+    done = run(["-c", AFTERWARDS, tmp_path / "rank.py"], env=launching(tmp_path), check=True)
+    assert done.stdout.count("rank 0 of 2") == 2
 
 
 def test_ranks_launch_no_ranks():
@@ -204,7 +203,17 @@ def test_a_port_that_is_taken_is_refused(family):
         port = taken.getsockname()[1]
         with pytest.raises(ClusterError, match=rf"port={port} cannot be opened on this host \(Address already in use"):
             require_free_port(port)
-    require_free_port(port)
+
+
+def test_a_port_that_is_free_is_taken_for_one():
+    for _ in range(20):  # somebody else may take it in between, but not always
+        with socket.socket() as free, contextlib.suppress(ClusterError):
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+            free.close()
+            require_free_port(port)
+            return
+    pytest.fail("no port is free")
 
 
 def test_a_name_that_means_nothing_is_refused():

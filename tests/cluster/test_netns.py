@@ -165,7 +165,6 @@ def impatient(command):
     return replace(command, torchrun=tuple(arguments))
 
 
-@pytest.mark.alone
 def test_a_host_that_dies_leaves_the_others_to_go_on(hosts):
     """The first host keeps the meeting place, so it has to live. Measured: the others go on after 50 s.
 

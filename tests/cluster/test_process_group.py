@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,7 +12,8 @@ from flodl_pipe.cluster.arrivals import Address
 from flodl_pipe.cluster.process_group import _described, _is_needed, process_group
 from flodl_pipe.cluster.world import World
 from flodl_pipe.errors import ClusterError
-from tests.cluster.ranks import ROOT, results, run_ranks, told
+from tests.cluster.ranks import results, run_ranks, told
+from tests.support.programs import launching, run
 
 # What a busy machine may add to a deadline; far less than the deadline that would hold otherwise.
 IN_TIME_S = 10.0
@@ -128,13 +127,10 @@ def test_torchrun_starts_the_ranks_anew(tmp_path, shared_store):
     """With torch's default, where both attempts share one store, and without."""
     script = tmp_path / "script.py"
     script.write_text(DIES_ONCE)
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", str(script)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command],
-        env={**os.environ, "PYTHONPATH": paths, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": shared_store},
-        capture_output=True,
-        text=True,
+    done = run(
+        ["-m", "torch.distributed.run", *command],
+        env=launching(tmp_path, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=shared_store),
         timeout=90,
     )
     assert (done.returncode, done.stdout) == (0, "attempts ['1', '1']\n"), done.stderr

@@ -1,6 +1,5 @@
 """What tests/gpu needs and no accelerator does: its script, its sums and its look at every thread."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -14,14 +13,16 @@ from flodl_pipe.devices.accelerator import AcceleratorDevice
 from tests.devices.fake_torch import FakeTorch
 from tests.gpu import overlap
 from tests.gpu.sanitized import run_under
+from tests.support import programs
 
 ROOT = Path(__file__).parents[2]
 no_accelerator = pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 
 
 def run(*arguments):
+    """Run Python; a start of its own, for pytest rewrites what is imported after it."""
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=dict(os.environ), text=True, capture_output=True, timeout=120
+        [sys.executable, *arguments], cwd=ROOT, env=programs.environment(), text=True, capture_output=True, timeout=120
     )
 
 

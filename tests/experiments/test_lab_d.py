@@ -60,18 +60,15 @@ def pids(batches):
     return {pid for batch in batches for pid in batch["pid"].tolist()}
 
 
-@pytest.mark.alone
 def test_two_of_torchs_workers_are_quicker_than_none():
     assert samples_per_s(torchs(2)) > 1.3 * samples_per_s(torchs(0))
 
 
-@pytest.mark.alone
 def test_two_processes_here_are_quicker_than_none():
     with ours(0) as none, ours(2) as two:
         assert samples_per_s(two) > 1.3 * samples_per_s(none)
 
 
-@pytest.mark.alone
 def test_two_processes_here_keep_up_with_two_workers_of_torch():
     with ours(2) as two:
         assert samples_per_s(two) > 0.7 * samples_per_s(torchs(2))

@@ -1,15 +1,17 @@
 import json
 import logging
-import os
-import sys
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
 from flodl_pipe.config.compose import load_config
+from flodl_pipe.jobs import digest, fetch, plan, run, verify
+from flodl_pipe.reports.tables import Section, print_sections
+from tests.support.programs import Program
 
-ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = (
     "FLODL_PIPE_CONFIG_PATH",
     "FLODL_PIPE_ALLOW_IMPORT",
@@ -69,29 +71,36 @@ def config(tokens, tmp_path):
 
 
 @pytest.fixture
-def table(capsys):
-    """Run a job in this process; returns what it returned and the rows of its table."""
-
-    def run(main, config):
-        capsys.readouterr()
-        value = main(config)
-        return value, rows(capsys.readouterr().out)
-
-    return run
-
-
-def rows(text):
-    """Read a printed table back: name -> value, wrapped lines joined."""
-    found, name = {}, None
-    for line in text.splitlines():
-        if not line.startswith("  "):
-            name = None
-        elif line[2] != " ":
-            name, _, value = line.strip().partition("  ")
-            found[name] = value.strip()
-        elif name is not None:
-            found[name] += f" {line.strip()}"
+def shown(monkeypatch):
+    """What jobs have shown in tables so far: name -> value, as it was before it was fitted into a terminal."""
+    found = {}
+    for module in (digest, fetch, plan, run, verify):
+        monkeypatch.setattr(module, "print_sections", partial(_note, found))
     return found
+
+
+def _note(found, sections, file):
+    for section in sections:
+        if isinstance(section, Section):
+            name = ""
+            for label, value in section.rows:
+                name = label or name  # without a name: more of the row above
+                found[name] = value if label else f"{found[name]} {value}"
+        else:  # a grid: its first column names a line
+            found |= {line[0].strip(): "  ".join(line[1:]) for line in section.rows}
+    print_sections(sections, file)
+
+
+@pytest.fixture
+def table(shown):
+    """Run a job in this process; returns what it returned and the rows of its tables."""
+
+    def ran(main, config):
+        shown.clear()
+        value = main(config)
+        return value, dict(shown)
+
+    return ran
 
 
 @pytest.fixture
@@ -119,6 +128,10 @@ def call(capsys):
 
 @pytest.fixture
 def program(tmp_path):
-    """Command line and options to start the program in a process of its own."""
-    inherited = {name: value for name, value in os.environ.items() if name not in OUTSIDE}
-    return [sys.executable, "-m", "flodl_pipe"], {"cwd": tmp_path, "env": {**inherited, "PYTHONPATH": str(ROOT)}}
+    """Start the program in the working directory, in a process of its own: a `Popen`, whose output is text."""
+
+    def start(*argv, **options):
+        options = {"stdout": PIPE, "stderr": PIPE, "text": True, "cwd": tmp_path, **options}
+        return Program(["-m", "flodl_pipe", *argv], **options)
+
+    return start

@@ -1,8 +1,6 @@
 """The recipe ``custom`` from the command line: nothing is imported without a word, and with it the example runs."""
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 import flodl_pipe
 from flodl_pipe.errors import ConfigError
+from tests.support import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = ("FLODL_PIPE_CONFIG_PATH", "FLODL_PIPE_ALLOW_IMPORT", "HYDRA_FULL_ERROR", "RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -30,13 +29,8 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def program(here):
     def run(*argv, **environment):
-        return subprocess.run(
-            [sys.executable, "-m", "flodl_pipe", "+recipe=custom", *argv],
-            cwd=here,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            text=True,
-            capture_output=True,
-            timeout=60,
+        return programs.run(
+            ["-m", "flodl_pipe", "+recipe=custom", *argv], cwd=here, env=programs.environment(**environment)
         )
 
     return run

@@ -81,13 +81,13 @@ def test_a_run_that_is_over_leaves_nothing(digest, table, config):
     assert printed["end"] == "nothing was left to do"
 
 
-def test_another_digest_than_expected_ends_with_status_1(config, capsys):
+def test_another_digest_than_expected_ends_with_status_1(config, shown, capsys):
     with pytest.raises(SystemExit) as stop:
         main(config(*JOB, f"job.expect={OTHER}"))
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     assert stop.value.code == 1
-    assert f"{OTHER}, DIFFERENT" in " ".join(out.split())
-    (found,) = [line.split()[1] for line in out.splitlines() if line.strip().startswith("digest")]
+    assert shown["expected"] == f"{OTHER}, DIFFERENT"
+    found = shown["digest"].partition(" ")[0]
     assert err.startswith(f"flodl_pipe: the digest is {found}, and job.expect={OTHER};")
 
 

@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from flodl_pipe.sources import download, fetch_set
 from flodl_pipe.sources.fetch_lock import fetch_lock
 from flodl_pipe.sources.known_sets import KNOWN_SETS, Content, KnownFile, KnownSet
 from tests.jobs.fetch_server import running
+from tests.support.programs import Program, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -299,7 +300,7 @@ def test_a_disk_that_fills_up_is_said_and_the_part_is_kept(server, tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))"
     )
     code = script(f"{server.address}/a/", tmp_path, limit)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = run(["-c", code])
     assert done.returncode == 1
     assert "SourceError" in done.stderr
     assert f"({os.strerror(errno.EFBIG)}); make room" in done.stderr
@@ -317,22 +318,21 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path):
 
 
 @pytest.fixture
-def read_only():
+def read_only(open_folder):
     """A folder without the right to write, and nobody special to look at it: root has every right."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "there").mkdir()
-        (folder / "there/big.bin").write_bytes(BIG)
-        (folder / "empty").mkdir()
-        for path in (folder / "there", folder / "empty", folder):
-            path.chmod(0o555)
-        was = os.geteuid()
-        if was == 0:
-            os.seteuid(65534)
-        yield folder
-        os.seteuid(was)
-        for path in (folder, folder / "there", folder / "empty"):
-            path.chmod(0o755)
+    folder = open_folder
+    (folder / "there").mkdir()
+    (folder / "there/big.bin").write_bytes(BIG)
+    (folder / "empty").mkdir()
+    for path in (folder / "there", folder / "empty", folder):
+        path.chmod(0o555)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(was)
+    for path in (folder, folder / "there", folder / "empty"):
+        path.chmod(0o755)
 
 
 def test_a_read_only_folder_is_said_and_a_complete_one_needs_no_right(read_only):
@@ -430,9 +430,7 @@ print([found.how for found in fetch_set(toys, Path({str(folder)!r}), None, lambd
 
 
 def start(code):
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    return Program(["-c", code], stdout=PIPE, stderr=PIPE, text=True)
 
 
 def wait_for(condition, seconds=30):
@@ -534,9 +532,8 @@ def test_a_truncated_file_of_the_test_set_is_an_error(call, tmp_path):
 def test_ctrl_c_keeps_the_part_and_says_so(server, program, tmp_path):
     content = shared("tinyshakespeare_input.txt")
     served = server.serve("shakespeare/input.txt", content, hold_at=600_000)
-    argv, options = program
-    words = [*argv, "job=fetch", "job.datasets=shakespeare", f"job.mirror={server.address}"]
-    process = subprocess.Popen(words, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["job=fetch", "job.datasets=shakespeare", f"job.mirror={server.address}"]
+    process = program(*words)
     part = tmp_path / "data/shakespeare/.fetch/input.txt.part"
     wait_for(lambda: part.exists() and part.stat().st_size > 500_000)
     process.send_signal(signal.SIGINT)
@@ -546,8 +543,9 @@ def test_ctrl_c_keeps_the_part_and_says_so(server, program, tmp_path):
     assert err.endswith("flodl_pipe: interrupted\n")
     had = part.stat().st_size
     served.release.set()
-    done = subprocess.run(words, **options, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    again = program(*words)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 0, err
     assert server.ranges("shakespeare/input.txt")[1] == f"bytes={had}-"
     assert (tmp_path / "data/shakespeare/input.txt").read_bytes() == content
     assert names(tmp_path) == ["data"]

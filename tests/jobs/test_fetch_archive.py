@@ -5,10 +5,7 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from flodl_pipe.sources import fetch_set
 from flodl_pipe.sources.known_sets import KnownFile, KnownSet, Member
 from flodl_pipe.sources.unpack import SMALL_BYTES, unpack
 from tests.jobs.fetch_server import running
+from tests.support.programs import run
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE, TWO, TEXT = bytes(range(256)) * 700, b"\1" * 50_000, b"cat\ndog\n"
@@ -179,7 +177,7 @@ def stop(path, final):
 fetch_set._install = stop
 fetch_set.fetch_set({known!r}, Path({str(tmp_path)!r}), None, lambda *_: None)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=ROOT)
+    done = run(["-c", code])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (tmp_path / "one.bin").exists()
     assert not (tmp_path / "two.bin").exists()
@@ -268,10 +266,8 @@ def test_a_sparse_member_is_refused_without_being_unrolled(tmp_path, size):
         tar.offset += len(header)
     (tmp_path / "a.tar.gz").write_bytes(buffer.getvalue())
     (tmp_path / "into").mkdir()
-    began = time.monotonic()
     with pytest.raises(SourceError, match=r"must be a plain file|more than all that is wanted"):
         unpack(tmp_path / "a.tar.gz", MEMBERS, tmp_path / "into")
-    assert time.monotonic() - began < 5
     assert os.listdir(tmp_path / "into") == []
 
 

@@ -20,10 +20,10 @@ from flodl_pipe.jobs.save_file import read_saved
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.pipeline import build_loader
 
-KILLS_PER_CHAIN = int(os.environ.get("FLODL_PIPE_KILLS", "12")) // 2
+KILLS_PER_CHAIN = int(os.environ.get("FLODL_PIPE_KILLS", "20")) // 2
 EPOCHS = 3
 PIPELINE = ("source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8")
-# Two chains side by side, for the two processors a small machine has: a start costs seconds, most of them torch's.
+# Two chains side by side, for the two processors a small machine has.
 # Steps between two saves -> what else the chain is given.
 CHAINS = {
     1: ("loader.batch_size=4", "sampling.drop_last=false"),
@@ -42,20 +42,19 @@ def undisturbed(overrides):
 
 def kill_once(program, overrides, path, goal, delay_s):
     """Start the program, wait until its save file has reached a step, and kill it a moment later."""
-    command, options = program
-    command = [*command, *PIPELINE, *overrides, f"job.epochs={EPOCHS}", f"job.save={path}", f"job.resume={path}"]
-    command += ["job.step_time_s=0.001", "reports.progress=false", f"hydra.run.dir=logs/{path}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options) as process:
+    words = [*PIPELINE, *overrides, f"job.epochs={EPOCHS}", f"job.save={path}", f"job.resume={path}"]
+    words += ["job.step_time_s=0.001", "reports.progress=false", f"hydra.run.dir=logs/{path}"]
+    with program(*words, stdout=subprocess.DEVNULL) as process:
         give_up = time.monotonic() + 50
         while process.poll() is None and time.monotonic() < give_up:
             # A place that can be read at any moment, and is never anything but whole.
-            if (Path(options["cwd"]) / path).exists() and read_saved(Path(options["cwd"]) / path).num_steps >= goal:
+            if Path(path).exists() and read_saved(Path(path)).num_steps >= goal:
                 time.sleep(delay_s)
                 break
             time.sleep(0.002)
         process.kill()
         _, err = process.communicate()
-    assert process.returncode == -signal.SIGKILL, err.decode()
+    assert process.returncode == -signal.SIGKILL, err
 
 
 def chain(program, every, path, digests):
@@ -65,7 +64,7 @@ def chain(program, every, path, digests):
     num_steps = 0
     for _ in range(KILLS_PER_CHAIN):
         kill_once(program, overrides, path, num_steps + dice.randint(1, 40), dice.uniform(0, 0.02))
-        saved = read_saved(Path(program[1]["cwd"]) / path)
+        saved = read_saved(Path(path))
         assert saved.num_steps > num_steps
         assert saved.digest == digests[saved.num_steps]
         num_steps = saved.num_steps

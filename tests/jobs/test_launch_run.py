@@ -4,31 +4,29 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.programs import Program, launching
+
 START = (
     *("+recipe=olmo_shards", "source.seq_len=64", "loader.global_batch_size=16", "loader.device=cpu"),
     *("job.max_steps=40", "reports.progress=false"),
 )
-OUTSIDE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "FLODL_PIPE_HOST", "FLODL_PIPE_CONFIG_PATH")
 
 
 def popen(folder, words, program=("-m", "flodl_pipe")):
-    inherited = {name: value for name, value in os.environ.items() if name not in OUTSIDE}
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.Popen(
-        [sys.executable, *program, *START, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    return Program(
+        [*program, *START, *words],
+        stdout=PIPE,
+        stderr=PIPE,
         text=True,
         cwd=folder,
-        env={**inherited, "PYTHONPATH": path, "COLUMNS": "120"},
+        env=launching(folder.parent, COLUMNS="120"),
     )
 
 

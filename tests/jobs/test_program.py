@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from tests.support.programs import environment
+
 SMALL = ("source.format=raw", "source.seq_len=8", "loader.batch_size=4")
 RAW = (*SMALL, "source.dtype=uint16", "source.path=part-0.bin")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -133,12 +135,10 @@ def test_piped_output_is_plain_text_of_80_columns(call, tokens, tmp_path, job):
 
 def test_a_terminal_of_80_columns_gets_a_bar_and_the_same_table(program, tokens):
     tokens()
-    command, options = program
-    options["env"] |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "50"}
     parent, child = pty.openpty()
-    with subprocess.Popen(
-        [*command, *RAW, "job.step_time_s=0.02"], stdout=child, stderr=child, stdin=child, **options
-    ) as process:
+    terminal = {"stdin": child, "stdout": child, "stderr": child, "text": False}
+    shape = environment(TERM="xterm", COLUMNS="80", LINES="50")
+    with program(*RAW, "job.step_time_s=0.02", env=shape, **terminal) as process:
         os.close(child)
         shown = b""
         while True:
@@ -164,9 +164,9 @@ def test_nothing_is_shown_on_the_way_when_it_is_not_wanted(call, tokens):
     assert "finished, 1 epoch" in out
 
 
-def test_reports_do_not_import_torch(program):
+def test_reports_do_not_import_torch():
     code = (
         "import sys, flodl_pipe.reports.progress, flodl_pipe.reports.summary, flodl_pipe.reports.tables\n"
         "sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], **program[1]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

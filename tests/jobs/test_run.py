@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -357,10 +356,9 @@ def test_a_handler_of_somebody_else_stays(config):
 
 def test_a_terminated_program_prints_its_table_and_leaves_with_143(program, tokens, tmp_path, saved):
     tokens(20_000)
-    command, options = program
-    command = [*command, "source.path=part-0.bin", "source.dtype=uint16", "source.seq_len=8", "loader.batch_size=4"]
-    command += [*SAVE, "job.save_every_steps=1", "job.step_time_s=0.05"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+    words = ["source.path=part-0.bin", "source.dtype=uint16", "source.seq_len=8", "loader.batch_size=4"]
+    words += [*SAVE, "job.save_every_steps=1", "job.step_time_s=0.05"]
+    with program(*words) as process:
         give_up = time.monotonic() + 50
         while not (tmp_path / "place.json").exists() and process.poll() is None and time.monotonic() < give_up:
             time.sleep(0.01)

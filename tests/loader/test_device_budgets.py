@@ -1,10 +1,7 @@
 """What a loader may hold of a device, and what it does hold: granted first, late, and never at the model's expense."""
 
 import logging
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +10,7 @@ from flodl_pipe.errors import DeviceMemoryError, LoaderError, StagingError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.memory.ledger import process_ledger
 from tests.loader.device_cases import Fields, on_cpu, plain, require_same, run, small_device
+from tests.support import programs
 
 MIB = 1 << 20
 SET_BYTES = 331 * Fields().spec.row_bytes  # 1.3 MB
@@ -288,9 +286,6 @@ def test_host_memory_stays_within_the_grants():
         assert baseline, "no figure"
         print(most)
     """
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], cwd=root, capture_output=True, text=True, timeout=120
-    )
+    done = programs.run(["-c", textwrap.dedent(program)])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= 64 * MIB

@@ -17,7 +17,7 @@ from tests.loader.endings import ENDINGS, end_all
 from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.full
 
 COUNT = int(os.environ.get("FLODL_PIPE_SHUTDOWNS", "250"))
 

@@ -55,6 +55,8 @@ def test_a_forked_child_goes_on_under_the_same_history(resumed):
     os.waitpid(child, 0)
     wanted = samples(iter(resumed), 5)
     assert json.loads(os.read(reader, 1 << 16)) == [wanted, resumed.state_dict()["mixture"]]
+    os.close(reader)
+    os.close(writer)
     assert resumed.state_dict()["mixture"] == "0:8,2;300:2,8"
 
 

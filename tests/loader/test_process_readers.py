@@ -186,7 +186,6 @@ def test_of_several_errors_the_first_in_order_is_raised(start):
             read(readers, adapt(datasets.Faulty()).spec, [102, *range(40), 101, *range(40), 107])
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("index", "text"),
     [

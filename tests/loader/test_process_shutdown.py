@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,11 +16,12 @@ from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.process_readers import ProcessReaders
 from flodl_pipe.sources.adapters import adapt
 from tests.loader import process_sources as datasets
+from tests.support.programs import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.full,
     pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc"),
 ]
 
@@ -201,10 +201,8 @@ def test_the_end_of_the_program_is_theirs(how, start, tmp_path):
     waits = how in ("kill", "interrupt", "terminate")
     # Errors go to a file: a server of forks that outlives its parent for a moment holds a pipe open.
     with open(tmp_path / "errors", "w+") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(script), start, "wait" if waits else how],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        process = Program(
+            [script, start, "wait" if waits else how],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

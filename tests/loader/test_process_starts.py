@@ -11,6 +11,7 @@ from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.process_readers import ProcessReaders
 from flodl_pipe.sources.adapters import adapt
 from tests.loader import process_sources as datasets
+from tests.support import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,11 +35,13 @@ def main():
 """
 
 
-def run(code, *arguments, **values):
-    """Run Python; return status, output and errors."""
-    done = subprocess.run(
-        [sys.executable, *arguments], input=code, cwd=ROOT, text=True, capture_output=True, timeout=60, **values
-    )
+def run(code, *arguments):
+    """Run Python with a script, or with code that is typed; return status, output and errors."""
+    if arguments[0] in ("-", "-i"):  # one that is typed into is an interpreter of its own
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, input=code, cwd=ROOT, text=True, capture_output=True, timeout=60)
+    else:
+        done = programs.run(arguments)
     return done.returncode, done.stdout, done.stderr
 
 

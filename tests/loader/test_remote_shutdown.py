@@ -11,7 +11,7 @@ from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.text_stream import TextStream
 from flodl_pipe.sources.tokens import TokenShards
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.full
 
 pytest.importorskip("obstore")
 

@@ -5,24 +5,23 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 import weakref
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.sources.tokens import TokenShards
 from tests.loader.sources import Numbers, ids
+from tests.support.programs import Program
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.full
 
 
 def own_threads():
@@ -35,17 +34,6 @@ def settled(limit_s=2.0):
     while own_threads() and time.monotonic() < end:
         time.sleep(0.001)
     return not own_threads()
-
-
-@pytest.fixture(autouse=True)
-def leaves_nothing():
-    gc.collect()
-    descriptors = len(os.listdir("/proc/self/fd"))
-    yield
-    gc.collect()
-    assert settled()
-    assert process_ledger().held_bytes == 0
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 @pytest.fixture
@@ -176,7 +164,7 @@ print("ready", flush=True)
 def script(then, *, delay_s=0.0, mode="auto"):
     root = str(Path(__file__).parents[2])
     code = SCRIPT.format(root=root, delay_s=delay_s, mode=mode, then=textwrap.dedent(then))
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Program(["-c", code], stdout=PIPE, stderr=PIPE, text=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.loader.endings import ENDINGS, LIMIT_S, WANTED_S, end_all
 from tests.loader.process_sources import FaultyElsewhere, Rows
 from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
+from tests.support.programs import Program, environment
 
 COUNT = int(os.environ.get("FLODL_PIPE_SHUTDOWNS", "250"))
 
@@ -40,7 +40,7 @@ KINDS = {
 }
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.full,
     pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc"),
 ]
 
@@ -150,12 +150,11 @@ SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": sign
 
 def program(mode, end, folder, mark):
     """Start the program in a session of its own; every process that it starts inherits the mark."""
-    root = str(Path(__file__).parents[2])
     # Errors go to a file: a server of forks that outlives its parent for a moment holds a pipe open.
     with (folder.parent / mark).open("w") as errors:
-        return subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("program_to_end.py")), mode, end, str(folder)],
-            env=os.environ | {"PYTHONPATH": root, "FLODL_PIPE_MARK": mark},
+        return Program(
+            [Path(__file__).with_name("program_to_end.py"), mode, end, folder],
+            env=environment(FLODL_PIPE_MARK=mark),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -1,11 +1,9 @@
 """What a run measures of itself."""
 
-import subprocess
-import sys
-
 import pytest
 
 from flodl_pipe.reports.metrics import MemoryPeak, Moment, Recent, peak_rss_bytes
+from tests.support import programs
 
 
 def at(at_s, num_steps, wait_s=0.0):
@@ -44,7 +42,7 @@ del block
 peak.look()
 print(peak.most_bytes - peak.start_bytes)
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    found = programs.run(["-c", script], check=True)
     assert int(found.stdout) > 48 << 20
 
 

@@ -88,8 +88,8 @@ def test_a_damaged_cache_is_made_again_aloud(cache: Path, caplog: pytest.LogCapt
     assert sorted(path.name for path in cache.iterdir()) == [".lock", folder.parent.name]
 
 
-def _make(queue, barrier) -> None:
-    barrier.wait()
+def _make(queue, begin) -> None:
+    begin.wait()
     try:
         queue.put(digests(sample_corpus("raw")))
     except BaseException as error:  # noqa: BLE001 - carried to the parent
@@ -106,10 +106,11 @@ def test_processes_that_race_all_end_well(cache: Path, monkeypatch: pytest.Monke
 
         monkeypatch.setattr(sample_folder.fcntl, "flock", refuse)
     context = multiprocessing.get_context("fork")
-    queue, barrier = context.Queue(), context.Barrier(3)
-    children = [context.Process(target=_make, args=(queue, barrier)) for _ in range(3)]
+    queue, begin = context.Queue(), context.Event()
+    children = [context.Process(target=_make, args=(queue, begin)) for _ in range(3)]
     for child in children:
         child.start()
+    begin.set()
     found = [queue.get(timeout=60) for _ in children]
     for child in children:
         child.join()

@@ -16,6 +16,7 @@ import pytest
 from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.staging import disk_file
 from tests.staging.disk_rows import SPECS, Rows, fill, make_stage, open_descriptors, overwrite, read_through
+from tests.support import programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,8 +90,7 @@ def run_script(body: str, folder: Path, **named) -> subprocess.CompletedProcess[
         source = Rows(SPECS["words"], 300)
     """
     script = textwrap.dedent(head) + textwrap.dedent(body)
-    command = [sys.executable, "-c", script, str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, **named)
+    return programs.run(["-c", script, str(folder)], **named)
 
 
 @pytest.mark.parametrize("tmpfile", [True, False])

@@ -5,24 +5,23 @@ hook some abort.
 """
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
 from tests.storage.servers import fault_process, free_port
+from tests.support.programs import Program, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 8
 
 BEGIN = """
-import atexit
-atexit.register(lambda: print("left", len(OPEN._flights), len(OPEN._requests)))  # runs after those registered later
+from tests.support.last_words import LAST
+LAST.append(lambda: print("left", len(OPEN._flights), len(OPEN._requests)))
 import dataclasses, signal, sys, threading, time
 import numpy as np
 from flodl_pipe.errors import SourceError
@@ -92,10 +91,10 @@ def file(tmp_path_factory):
 
 @contextlib.contextmanager
 def processes(source, address):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", f"{BEGIN}\n{source}", address]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    running = [subprocess.Popen(command, env=environment, text=True, **pipes) for _ in range(PROCESSES)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), PIPE)
+    shape = environment(NO_PROXY="127.0.0.1")
+    words = ["-c", f"{BEGIN}\n{source}", address]
+    running = [Program(words, env=shape, text=True, **pipes) for _ in range(PROCESSES)]
     try:
         yield running
     finally:

@@ -3,8 +3,6 @@
 import multiprocessing
 import queue as queues
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.tokens import TokenShards
 from tests.contract.sources import SourceContract, read_stored
 from tests.storage.servers import nginx
+from tests.support import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ_LEN = 16
@@ -113,11 +112,8 @@ def test_records_are_read(site):
 
 
 def run(argv, folder):
-    import os
-
-    command = [sys.executable, "-m", "flodl_pipe", "+recipe=remote_shards", *argv]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1"}
-    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=120)
+    words = ["-m", "flodl_pipe", "+recipe=remote_shards", *argv]
+    done = programs.run(words, cwd=folder, env=programs.environment(NO_PROXY="127.0.0.1"))
     return done.returncode, done.stdout, done.stderr
 
 
