@@ -25,6 +25,7 @@ from flodl_pipe.cli.dispatch import run_job
 from flodl_pipe.config.arguments import torchrun_rank
 from flodl_pipe.config.compose import run_hydra
 from flodl_pipe.errors import FlodlPipeError
+from flodl_pipe.reports.failure import say_failure, was_said
 
 __all__ = ["main"]
 
@@ -66,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         run_hydra(list(sys.argv[1:] if argv is None else argv), run_job)
         sys.stdout.flush()
     except FlodlPipeError as error:
-        # Every rank meets the same error. The first to exit has torchrun stop the rest, so the others wait for the one
-        # that prints; a rank that is still alive then has an error of its own.
-        if torchrun_rank() is not None and os.environ.get("LOCAL_RANK", "0") != "0":
+        # Before ranks know each other every one meets the same error. The first to exit has torchrun stop the rest, so
+        # the others wait for the one that prints; a rank that is still alive then has an error of its own.
+        if not was_said(error) and torchrun_rank() is not None and os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(_LET_RANK_0_SPEAK_S)
         if full:
             traceback.print_exception(error)
-        sys.stderr.write(f"flodl_pipe: {error}\n")
+        say_failure(error)
         raise SystemExit(2) from None
     except BrokenPipeError:
         if not _reader_left():
@@ -84,3 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not torchrun_rank():  # all ranks are interrupted together; one says so
             sys.stderr.write("flodl_pipe: interrupted\n")
         raise SystemExit(130) from None
+    except Exception as error:
+        if was_said(error):
+            raise SystemExit(1) from None
+        raise

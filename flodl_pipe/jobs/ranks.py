@@ -5,6 +5,7 @@ to be known of all: at a save, and at the end. Whoever is asked to stop calls a 
 record, so a rank that came for a save learns that another has to stop, and all go on to the step of the foremost.
 """
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +14,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from flodl_pipe.cluster.agree import outcome
+from flodl_pipe.cluster.bulletin import open_board
 from flodl_pipe.cluster.joining import Joined, join
 from flodl_pipe.cluster.layout_table import layout_rows
 from flodl_pipe.cluster.process_group import process_group
 from flodl_pipe.config.cluster import ClusterConfig
 from flodl_pipe.keyed.digest import Digest
+from flodl_pipe.reports.failure import say_failure
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -131,7 +134,7 @@ def job_ranks(cluster: ClusterConfig) -> Iterator[Ranks]:
     Raises:
         ClusterError: if ranks are missing, or are not those of the layout.
     """
-    with process_group(cluster.timeout_s):
+    with process_group(cluster.timeout_s), _said_before_leaving():
         joined = join(cluster)
         ranks = Ranks(joined)
         if not ranks.several:
@@ -152,6 +155,32 @@ def job_ranks(cluster: ClusterConfig) -> Iterator[Ranks]:
             yield ranks
         finally:
             _log.removeFilter(speaks)
+
+
+@contextmanager
+def _said_before_leaving() -> Iterator[None]:
+    """Say what goes wrong before this rank leaves the others.
+
+    They notice that at once and end as well, upon which torchrun ends this one, whether it has said why or not. What
+    several ranks would say alike is said by the first of them.
+    """
+    try:
+        yield
+    except Exception as error:
+        say_failure(error, silently=not _is_first_to_say(f"{type(error).__name__}: {error}"))
+        raise
+
+
+def _is_first_to_say(text: str) -> bool:
+    """Return whether no other rank of this start has come with the same words; True for a process alone."""
+    board = open_board(f"said/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+    if board is None:
+        return True
+    name, mine = hashlib.sha256(text.encode()).hexdigest(), os.environ.get("RANK", "0")
+    try:
+        return bool(board.compare_set(name, "", mine).decode() == mine)
+    except RuntimeError:  # rank 0, which keeps the store, has gone: better twice than not at all
+        return True
 
 
 @final

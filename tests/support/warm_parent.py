@@ -34,9 +34,9 @@ NUMBER = struct.Struct("=q")
 _PATHS = sys.path[1:]  # where packages are; the first place is this module's
 _IMPORTED = (
     "tests.support.last_words",
-    *("numpy", "torch", "torch.distributed", "torch.distributed.run", "torch.utils.data", "hydra", "pydantic", "rich"),
+    *("numpy", "torch", "torch.distributed", "torch.utils.data", "hydra", "pydantic", "rich"),
     *("flodl_pipe.cli.main", "flodl_pipe.loader.loader", "flodl_pipe.pipeline", "flodl_pipe.jobs.run"),
-    *("flodl_pipe.jobs.plan", "flodl_pipe.jobs.launch", "flodl_pipe.loader.attach"),
+    *("flodl_pipe.jobs.plan", "flodl_pipe.loader.attach"),
 )
 
 
