@@ -1,11 +1,16 @@
 """For all tests: sample data is made in a folder of the test run, and logging is left as it was."""
 
+import gc
 import logging
 import os
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
+
+# Before torch is there: threads of its own beside those of other tests wait for each other more than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.support import programs
 from tests.support.leftovers import State, forget_devices, left_since, start_what_lasts
@@ -18,7 +23,14 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def pytest_collection_finish():
+    """Let the garbage collector leave alone what importing all tests has made: tests have it look again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 SYSTEMS_OWN = tempfile.gettempdir()
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,7 +43,13 @@ def _folders_of_the_test_run(tmp_path_factory):
         patch.setattr(tempfile, "tempdir", folder)
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         start_what_lasts()
+        # A shell without job control has what it starts ignore Ctrl-C, and nohup a hang-up.
+        ignored = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+        for number in ignored:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         yield
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
     programs.end_parent()
 
 

@@ -1,6 +1,7 @@
 """The house rules that a reader relies on, read from the files themselves: layers, sizes, docstrings, what is where."""
 
 import ast
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -208,6 +209,59 @@ def test_data_is_never_run():
 )
 def test_a_way_to_run_data_is_seen(code):
     assert len(runs_data(ast.parse(code))) == 1
+
+
+TESTS = sorted(file for file in (ROOT / "tests").rglob("*.py") if "benchmarks" not in file.parts)
+# What the standard library spells with an underscore, and is public.
+SPELLED_PRIVATE = {"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"}
+WHITE_BOX = "White box: "
+
+
+def private_reads(tree: ast.AST) -> list[str]:
+    """Return the private names of others that a test reads or changes: attributes, imports, paths for a patch."""
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {word.arg for word in nodes if isinstance(word, ast.keyword) and word.arg}
+    names |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    }
+    own = names | SPELLED_PRIVATE
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr) and node.attr not in own:
+            found.append(f"line {node.lineno}: .{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flodl_pipe"):
+            found += [f"line {node.lineno}: {alias.name}" for alias in node.names if alias.name.startswith("_")]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Hydra's words, `_self_` and the like, are public.
+            is_path = re.fullmatch(r"(flodl_pipe(\.\w+)*\.)?_[a-zA-Z]\w*[^\W_](\.\w+)*", node.value)
+            found += [f"line {node.lineno}: {node.value!r}"] if is_path and node.value not in own else []
+    return found
+
+
+def test_tests_that_look_inside_say_so():
+    wrong = {}
+    for file in TESTS:
+        says = any(line.startswith(WHITE_BOX) for line in (ast.get_docstring(parse(file)) or "").splitlines())
+        reads = private_reads(parse(file))
+        if reads and not says:
+            wrong[file.relative_to(ROOT).as_posix()] = reads
+    assert wrong == {}, f"take public names, or let the module's docstring have a line that begins with {WHITE_BOX!r}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loader._engine.close()",
+        "from flodl_pipe.jobs.fetch import _sets",
+        "patch('flodl_pipe.loader.plan._RING')",
+    ],
+)
+def test_a_look_inside_is_seen(code):
+    assert len(private_reads(ast.parse(code))) == 1
 
 
 def test_conf_and_recipes_hold_yaml_only():

@@ -56,9 +56,11 @@ def sample_folder(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent):
+            # Asked first: where locks do not work, another process may put a whole one there at any moment.
+            was_there = folder.exists()
             damage = _damage(folder)
             if damage:
-                if folder.exists():
+                if was_there:
                     _logger.warning("%s is damaged (%s) and is made again", folder, damage)
                     _discard(folder)
                 _build(folder, make, about)

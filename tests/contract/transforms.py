@@ -142,11 +142,13 @@ class TransformContract:
         for again in (transform, self.make_transform()):
             require_equal(applied(again, fields, make_keys(NUM_ROWS)), whole)
 
-    @pytest.mark.parametrize("part", ["sample", "repeat", "epoch", "seed", "stream"])
-    def test_each_part_of_the_keys_counts(self, transform: Transform, fields: Fields, whole: Fields, part: str) -> None:
-        keys = make_keys(NUM_ROWS)
-        setattr(keys, part, getattr(keys, part) + 1)
-        assert differ(applied(transform, fields, keys), whole) == self.is_random
+    def test_each_part_of_the_keys_counts(self, transform: Transform, fields: Fields, whole: Fields) -> None:
+        counts = {}
+        for part in ("sample", "repeat", "epoch", "seed", "stream"):
+            keys = make_keys(NUM_ROWS)
+            setattr(keys, part, getattr(keys, part) + 1)
+            counts[part] = differ(applied(transform, fields, keys), whole)
+        assert counts == dict.fromkeys(counts, self.is_random)
 
     def test_global_random_states_are_neither_used_nor_changed(
         self, transform: Transform, fields: Fields, whole: Fields
@@ -167,13 +169,12 @@ class TransformContract:
         assert torch.equal(before[2], after[2])
         require_equal(found, whole)
 
-    @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, NUM_ROWS])
-    def test_the_number_of_rows_and_the_device_stay(self, transform: Transform, num_rows: int) -> None:
-        fields = self.make_fields(num_rows)
-        found = applied(transform, fields, make_keys(num_rows))
-        assert {name: (len(tensor), tensor.device.type) for name, tensor in found.items()} == dict.fromkeys(
-            found, (num_rows, "cpu")
-        )
+    def test_the_number_of_rows_and_the_device_stay(self, transform: Transform) -> None:
+        for num_rows in (0, 1, 2, 3, NUM_ROWS):
+            found = applied(transform, self.make_fields(num_rows), make_keys(num_rows))
+            assert {name: (len(tensor), tensor.device.type) for name, tensor in found.items()} == dict.fromkeys(
+                found, (num_rows, "cpu")
+            )
 
     def test_what_a_batch_says_of_its_rows_stays(self, transform: Transform, fields: Fields) -> None:
         keys = make_keys(NUM_ROWS)

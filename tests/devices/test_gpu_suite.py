@@ -19,23 +19,25 @@ ROOT = Path(__file__).parents[2]
 no_accelerator = pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 
 
-def run(*arguments):
-    """Run Python; a start of its own, for pytest rewrites what is imported after it."""
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=programs.environment(), text=True, capture_output=True, timeout=120
-    )
-
-
 @no_accelerator
 def test_without_an_accelerator_the_script_says_so():
-    done = run("tests/gpu/overlap.py")
+    done = programs.run(["tests/gpu/overlap.py"], cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("no accelerator here, nothing measured: ")
 
 
 @no_accelerator
+@pytest.mark.full
 def test_without_an_accelerator_the_suite_skips_and_says_why():
-    done = run("-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider")
+    # A Python of its own, for pytest rewrites what is imported after it.
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env=programs.environment(),
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout
     assert "no accelerator: " in done.stdout
     assert "passed" not in done.stdout

@@ -155,7 +155,7 @@ class Machine:
             self.events[id(step)] = device.record(stream)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(programs())
 def test_the_check_finds_exactly_what_nothing_orders(steps):
     machine, expected = Machine(), first_unordered(steps)

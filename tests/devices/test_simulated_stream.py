@@ -1,4 +1,7 @@
-"""Simulated streams: work is put off to the last moment, and takes virtual time."""
+"""Simulated streams: work is put off to the last moment, and takes virtual time.
+
+White box: clocks of two threads are set within one.
+"""
 
 import threading
 

@@ -1,7 +1,6 @@
 """What only an accelerator shows: that copies and work overlap, that waits hold, that memory is kept and given back."""
 
 import gc
-import multiprocessing
 import threading
 import time
 
@@ -12,6 +11,7 @@ import torch
 from flodl_pipe.devices.choose import find_device
 from flodl_pipe.errors import DeviceMemoryError, LoaderError
 from tests.contract.devices import DeviceContract
+from tests.contract.forked import in_forked_child
 from tests.gpu.found import find
 
 MIB = 1 << 20
@@ -22,21 +22,23 @@ class TestTheContract(DeviceContract):
         return find()[0]
 
 
-def seconds(device, work):
-    """Return how long the device takes for work that was enqueued, by the clock on the wall."""
-    began = time.perf_counter()
-    device.synchronize(work())
-    return time.perf_counter() - began
-
-
 def filled(device, num_bytes, value=7):
     slab = device.host_slab(num_bytes)
     slab[:] = value
     return slab
 
 
+def shows(what):
+    """Return whether something shows beside long work; each time it does not, more of it, lest the host was too slow.
+
+    Args:
+        what: Is given the size of the work, of which twice as much is eight times the work, and returns whether it did.
+    """
+    return any(what(size) for size in (4096, 8192, 16_384))
+
+
 def long_work(device, stream, rounds=60, size=4096):
-    """Enqueue some tens of milliseconds of matrix products on ``stream``."""
+    """Enqueue some tens of milliseconds of matrix products on ``stream``, or more."""
     a = torch.randn(size, size, device=device.torch_device)
     device.wait(stream, device.record(device.consumer()))
 
@@ -82,42 +84,34 @@ def test_a_slab_is_page_locked(streaming_device):
 
 def test_a_copy_returns_before_it_is_done(streaming_device):
     device, stream = streaming_device, streaming_device.stream("transfer")
-    slab, rows = filled(device, 512 * MIB), device.allocate(512 * MIB, stream)
-    device.copy_in(stream, slab, rows)
-    device.synchronize(device.record(stream))
-    began = time.perf_counter()
-    device.copy_in(stream, slab, rows)
-    event = device.record(stream)
-    returned_s = time.perf_counter() - began
-    assert not event.is_done()
-    device.synchronize(event)
-    assert event.is_done()
-    assert returned_s < 0.25 * (time.perf_counter() - began)
+    slab, rows = filled(device, 64 * MIB), device.allocate(64 * MIB, stream)
+
+    def returned_first(size):
+        long_work(device, stream, size=size)
+        device.copy_in(stream, slab, rows)
+        event = device.record(stream)
+        is_first = not event.is_done()
+        device.synchronize(event)
+        assert event.is_done()
+        return is_first
+
+    assert shows(returned_first)
 
 
 def test_copies_overlap_with_work_of_another_stream(streaming_device):
     device, transfer, other = streaming_device, streaming_device.stream("transfer"), streaming_device.stream("other")
-    slab, rows = filled(device, 512 * MIB), device.allocate(512 * MIB, transfer)
+    slab, rows = filled(device, 64 * MIB), device.allocate(64 * MIB, transfer)
 
-    def copies():
-        for _ in range(4):
-            device.copy_in(transfer, slab, rows)
-        return device.record(transfer)
+    def was_copied_meanwhile(size):
+        long_work(device, other, size=size)
+        worked = device.record(other)
+        device.copy_in(transfer, slab, rows)
+        device.synchronize(device.record(transfer))
+        found = not worked.is_done()
+        device.synchronize(worked)
+        return found
 
-    def work():
-        long_work(device, other)
-        return device.record(other)
-
-    def both():
-        done = work()
-        copies_done = copies()
-        device.synchronize(copies_done)
-        return done
-
-    for enqueue in (copies, work):
-        seconds(device, enqueue)
-    copies_s, work_s, both_s = seconds(device, copies), seconds(device, work), seconds(device, both)
-    assert both_s < copies_s + work_s - 0.5 * min(copies_s, work_s)
+    assert shows(was_copied_meanwhile)  # by how much is for overlap.py to say
 
 
 def test_the_consumer_sees_the_copy_that_it_waits_for(streaming_device):
@@ -163,28 +157,36 @@ def test_a_thread_that_waits_for_an_event_sleeps(streaming_device):
     device, stream = streaming_device, streaming_device.stream("transfer")
     if device.torch_device.type != "cuda":
         pytest.skip("events of XPU cannot sleep")
+    # Time itself is the subject: of the waiting, hardly any is the thread's own. It must be long for that to show.
     long_work(device, stream, rounds=10)
     device.synchronize(device.record(stream))
-    long_work(device, stream, rounds=300)
-    event = device.record(stream)
-    wall, cpu = time.perf_counter(), time.thread_time()
-    device.synchronize(event)
-    wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-    assert wall > 0.02, "the work was too short to tell"
-    assert cpu < 0.3 * wall
+
+    def slept(size):
+        long_work(device, stream, rounds=300, size=size)
+        event = device.record(stream)
+        wall, cpu = time.perf_counter(), time.thread_time()
+        device.synchronize(event)
+        wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+        return cpu < 0.3 * wall
+
+    assert shows(slept)
 
 
 def test_other_threads_run_on_while_one_waits(streaming_device):
     device, stream = streaming_device, streaming_device.stream("transfer")
-    long_work(device, stream, rounds=300)
-    event = device.record(stream)
-    counted = 0
-    thread = threading.Thread(target=device.synchronize, args=(event,))
-    thread.start()
-    while thread.is_alive():
-        counted += 1
-        time.sleep(0.001)
-    assert counted > 5
+
+    def ran_on(size):
+        long_work(device, stream, rounds=300, size=size)
+        event = device.record(stream)
+        counted = 0
+        thread = threading.Thread(target=device.synchronize, args=(event,))
+        thread.start()
+        while thread.is_alive():
+            counted += 1
+            time.sleep(0.001)  # the other thread gets to wait
+        return counted > 5
+
+    assert shows(ran_on)
 
 
 def test_free_memory_follows_what_is_allocated_and_freed(device):
@@ -249,12 +251,12 @@ def test_a_thread_with_another_current_device_works_on_this_one(streaming_device
     assert found == [(device.torch_device, 7 * MIB)]
 
 
-def _choose(name, answer):
+def _choose(name):
     try:
         find_device(name, simulated=lambda: None)
-        answer.put("found")
     except LoaderError as error:
-        answer.put(str(error))
+        return str(error)
+    return "found"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -263,9 +265,4 @@ def test_a_forked_process_is_told_to_start_otherwise(streaming_device, name):
     if streaming_device.torch_device.type != "cuda":
         pytest.skip("CUDA only")
     streaming_device.allocate(1, streaming_device.consumer())  # this process uses the device
-    context = multiprocessing.get_context("fork")
-    answer = context.Queue()
-    child = context.Process(target=_choose, args=(name, answer))
-    child.start()
-    assert "'spawn' or 'forkserver'" in answer.get(timeout=60)
-    child.join(60)
+    assert "'spawn' or 'forkserver'" in in_forked_child(_choose, name)

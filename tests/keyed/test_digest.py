@@ -101,7 +101,7 @@ def ragged_hashes(rows, dtype="uint16", positions=None, inner=()):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.lists(st.integers(0, 255), max_size=40), min_size=1, max_size=12),
     dtype=st.sampled_from(["uint8", "uint16", "float32", "int64", "complex128", "bool"]),

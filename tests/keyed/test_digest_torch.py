@@ -1,4 +1,7 @@
-"""Row hashes on a device: those of the host, bit by bit."""
+"""Row hashes on a device: those of the host, bit by bit.
+
+White box: the bytes of rows that are hashed at once are made few.
+"""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def families(draw):
     return members, num_items, larger, draw(st.integers(1, 5))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sizes=families(), seed=st.integers(0, 2**64 - 1))
 def test_every_member_has_each_of_its_items_once_and_the_inverse_finds_it(sizes, seed):
     num_members, num_items, num_larger, step = sizes
@@ -87,7 +87,7 @@ def off(counts):
 
 
 @pytest.mark.parametrize("num_items", [2, 3, 5, 6, 7])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_all_orders_of_a_few_items_are_as_likely(num_items, seed):
     num_members = 500_000 // num_items
     rows = rows_of(permutations(num_members, num_items, seed), num_members, num_items)
@@ -99,7 +99,7 @@ def test_all_orders_of_a_few_items_are_as_likely(num_items, seed):
 
 
 @pytest.mark.parametrize("num_items", [9, 16, 33, 64, 500, 2000])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_places_neighbours_and_members_side_by_side_are_like_shuffles(num_items, seed):
     num_members = 800_000 // num_items
     rows = rows_of(permutations(num_members, num_items, seed), num_members, num_items)

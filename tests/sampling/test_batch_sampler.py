@@ -100,7 +100,7 @@ def test_the_same_rows_in_other_batches_are_another_order():
     assert one != other
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=12),
     ranks=st.integers(1, 6),

@@ -1,4 +1,7 @@
-"""Collation by name: what stack, pad and ragged make, what they refuse, and that their tensors are nobody else's."""
+"""Collation by name: what stack, pad and ragged make, what they refuse, and that their tensors are nobody else's.
+
+White box: torch's own walk over trees is called, as its tools do, by the name that it has within torch.
+"""
 
 import pickle
 import re

@@ -76,7 +76,7 @@ def bijections(draw):
     return make(n, seed, k, **options)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(order=bijections(), epoch=WORDS)
 def test_every_pick_stands_once_and_is_found(order, epoch):
     n = order.num_picks
@@ -98,7 +98,7 @@ def test_every_sample_comes_with_each_of_its_repeats_once(order, epoch):
     assert pairs == [(sample, repeat) for sample in range(order.num_picks // k) for repeat in range(k)]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     order=bijections() | st.builds(drawn, st.integers(1, 300), WORDS) | st.builds(weighted, st.integers(1, 300), WORDS),
     epoch=WORDS,
@@ -157,11 +157,11 @@ def test_repeats_are_not_the_shuffle_of_the_samples_again(make):
 
 
 @pytest.mark.parametrize("make", [*BIJECTIONS, *DRAWS])
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3), (0, 601), (700, 700)])
-def test_a_range_outside_the_epoch_is_refused(make, start, stop):
+def test_a_range_outside_the_epoch_is_refused(make):
     order = make(300, 1) if make in DRAWS else make(300, 1, 2)
-    with pytest.raises(ValueError, match="600 picks"):
-        order.epoch(0).at(start, stop)
+    for start, stop in ((-1, 3), (4, 3), (0, 601), (700, 700)):
+        with pytest.raises(ValueError, match="600 picks"):
+            order.epoch(0).at(start, stop)
 
 
 @pytest.mark.parametrize("make", [*SHUFFLES, *DRAWS])

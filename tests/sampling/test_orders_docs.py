@@ -10,7 +10,9 @@ BLOCKS = [
     pytest.param(block, id=f"{name}-{number}")
     for name in ("orders", "samplers", "determinism")
     for number, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```$", (DOCS / f"{name}.md").read_text(), re.DOTALL | re.MULTILINE)
+        re.findall(
+            r"^```python\n(.*?)^```$", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        )
     )
 ]
 

@@ -27,7 +27,7 @@ def base_of(data, rank, ranks, unit, shape):
     return Steps(n, batch, rule, rank=rank, world_size=ranks, unit=unit)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), ranks=st.integers(1, 6), unit=st.integers(1, 2), from_lists=st.booleans())
 def test_ranks_share_every_step_whatever_the_plan(data, ranks, unit, from_lists):
     shape = None

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.sampling.recent import Recent, by_number
@@ -28,6 +28,7 @@ def test_a_piece_that_could_not_be_made_is_not_kept():
     assert recent.get(0, lambda number: number + 7) == 7
 
 
+@settings(deadline=None)
 @given(numbers=st.lists(st.integers(-1, 5), max_size=30))
 def test_each_number_comes_once_with_all_its_places(numbers):
     given_numbers = np.array(numbers, dtype=np.int64)

@@ -4,11 +4,8 @@ import copy
 import itertools
 import pickle
 import random
-import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +24,8 @@ from torch.utils.data import (
 from flodl_pipe.errors import ConfigError, LoaderError
 from flodl_pipe.sampling.orders import samples_of
 from flodl_pipe.sampling.sampler_order import SamplerOrder
+from tests.support.programs import run
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = range(20)
 WEIGHTS = np.linspace(1.0, 2.0, 20).tolist()
 
@@ -298,17 +295,20 @@ def test_data_of_a_sampler_is_shared_and_not_copied():
         assert SamplerOrder(sampler, 20, seed=1, shared=[named]).num_picks == 20
 
 
+@pytest.fixture
+def threads_take_turns_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_take_turns_often")
 @pytest.mark.parametrize("is_one_order", [True, False])
 def test_threads_get_the_same_epochs(is_one_order):
-    class Slow(GlobalSampler):
-        def __iter__(self):
-            for index in super().__iter__():
-                time.sleep(1e-5)  # other threads get their turn
-                yield index
-
-    orders = [SamplerOrder(Slow(), 20, seed=1)] * 4
+    orders = [SamplerOrder(GlobalSampler(), 20, seed=1)] * 4
     if not is_one_order:
-        orders = [SamplerOrder(Slow(), 20, seed=1) for _ in range(4)]
+        orders = [SamplerOrder(GlobalSampler(), 20, seed=1) for _ in range(4)]
     wanted = {epoch: picks(orders[0], epoch) for epoch in range(6)}
     wrong = []
 
@@ -320,7 +320,7 @@ def test_threads_get_the_same_epochs(is_one_order):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert wrong == []
 
 
@@ -347,9 +347,7 @@ def test_another_process_reads_the_same_epochs():
         "    print(order.tag, picks(order, 0), picks(order, 3))\n"
     )
     names = ["random", "random, seeded", "numpy generator", "python generator", "global states", "weighted"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *names], cwd=ROOT, text=True, capture_output=True, timeout=120, check=True
-    )
+    done = run(["-c", code, *names], timeout=120, check=True)
     here = []
     for name in names:
         order = SamplerOrder(SAMPLERS[name](), 20, seed=42)

@@ -81,7 +81,7 @@ def test_bounds_of_a_rank():
         AutoShares(1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), ranks=st.integers(1, 9), unit=st.integers(1, 3))
 def test_rows_are_split_within_bounds_and_by_weight(data, ranks, unit):
     least = [unit * data.draw(st.integers(1, 4)) for _ in range(ranks)]

@@ -4,12 +4,13 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.sampling.shares import cut
 
 
+@settings(deadline=None)
 @given(rows=st.integers(0, 10_000), ratios=st.lists(st.integers(1, 1000), min_size=1, max_size=40))
 def test_shares_add_up_and_are_within_one_row_of_the_ratio(rows, ratios):
     shares = cut(rows, ratios)
@@ -28,6 +29,7 @@ def test_ratios_that_are_not_positive_are_refused(ratios):
         cut(4, ratios)
 
 
+@settings(deadline=None)
 @given(
     num_rows=st.integers(0, 500),
     ratios=st.lists(st.integers(1, 1000), min_size=1, max_size=9),

@@ -15,7 +15,7 @@ def world(n, batch, rule, ranks):
     return [Steps(n, batch, rule, rank=rank, world_size=ranks) for rank in range(ranks)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(n=st.integers(1, 300), batch=st.integers(1, 64), rule=RULES, ranks=st.integers(1, 9), data=st.data())
 def test_ranks_cover_the_epoch_once_in_equal_numbers_of_steps(n, batch, rule, ranks, data):
     batch = max(batch, ranks)
@@ -75,6 +75,7 @@ def test_a_global_batch_below_the_world_is_refused_with_both_numbers():
         Steps(100, 3, True, rank=0, world_size=4)
 
 
+@settings(max_examples=80, deadline=None)
 @given(
     num_picks=st.integers(1, 200),
     global_batch=st.integers(2, 64),

@@ -16,6 +16,7 @@ from flodl_pipe.sampling.lanes import LanesOrder
 from flodl_pipe.sampling.orders import UniformOrder
 from flodl_pipe.sampling.weighted import WeightedOrder
 
+SIZES = [pytest.param(5, marks=pytest.mark.full), 16, pytest.param(64, marks=pytest.mark.full)]
 LARGE = 70_001  # above 65,536 a shuffle is computed by Feistel rounds
 REFERENCES = {5: 400, 16: 400, 64: 400, LARGE: 60}
 ROWS = {5: 3000, 16: 2000, 64: 1000, LARGE: 6}
@@ -116,19 +117,23 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("n", [5, 16, 64])
+@pytest.mark.parametrize("n", SIZES)
 def test_consecutive_epochs_are_like_fisher_yates(name, n):
     deviation, statistic = worst(epochs_of(MAKERS[name](n, 42), ROWS[n]), n)
     assert deviation < 5, statistic
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("n", [5, 16, 64])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("uniform", "inside a lane") else pytest.param(name, marks=pytest.mark.full) for name in MAKERS],
+)
+@pytest.mark.parametrize("n", SIZES)
 def test_neighbouring_seeds_are_like_fisher_yates(name, n):
     deviation, statistic = worst(seeds_of(lambda seed: MAKERS[name](n, seed), ROWS[n]), n)
     assert deviation < 5, statistic
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["uniform", "inside a block"])
 def test_feistel_shuffles_are_like_fisher_yates(name):
     make = MAKERS[name]
@@ -137,7 +142,7 @@ def test_feistel_shuffles_are_like_fisher_yates(name):
         assert deviation < 5, statistic
 
 
-@pytest.mark.parametrize("n", [5, 16, 64])
+@pytest.mark.parametrize("n", SIZES)
 def test_later_blocks_are_like_fisher_yates_and_not_like_the_first(n):
     order = BlockedOrder(3 * n, 42, block_samples=n, run_starts=np.arange(0, 3 * n, n))
     epochs = epochs_of(order, ROWS[n])
@@ -149,7 +154,7 @@ def test_later_blocks_are_like_fisher_yates_and_not_like_the_first(n):
     assert deviation < 5, statistic
 
 
-@pytest.mark.parametrize("n", [5, 16, 64])
+@pytest.mark.parametrize("n", SIZES)
 def test_even_draws_are_like_those_of_numpy(n):
     for make in (
         lambda n, seed: DrawnOrder(n, n, seed),
@@ -171,7 +176,7 @@ def within_5_sigma(codes, probabilities):
     return not counts[~here].any() and abs(chi_squared - degrees) < 5 * np.sqrt(2 * degrees)
 
 
-@pytest.mark.parametrize("n", [5, 16, 64])
+@pytest.mark.parametrize("n", SIZES)
 def test_weighted_draws_are_independent_at_positions_neighbours_epochs_and_seeds(n):
     weights = np.arange(n) % 5 * 1.0  # every fifth is never drawn
     likely = weights / weights.sum()
@@ -222,7 +227,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [name if n == 16 else pytest.param(name, marks=pytest.mark.full) for name, (n, _) in BAD.items()]
+)
 def test_bad_shuffles_are_told_apart(name):
     n, make = BAD[name]
     deviation, _ = worst(np.array(make(ROWS[n])), n)

@@ -1,6 +1,7 @@
 """CIFAR's binary batches, in memory and from disk: the same bytes, and the same refusals."""
 
 import io
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -50,20 +51,28 @@ def picture(record: np.ndarray) -> np.ndarray:
     return np.stack([red, green, blue])
 
 
+def plainly(record: np.ndarray) -> dict[str, Any]:
+    return {"image": picture(record), "label": np.int64(record[0])}
+
+
+@pytest.mark.full
 class TestInMemory(SourceContract):
     def make_source(self, folder: Path) -> LabelledRecords:
         return opened(folder, in_memory=True)
 
     def expected(self, source: LabelledRecords, index: int) -> dict[str, Any]:
-        record = np.concatenate(TEN)[index]
-        return {"image": picture(record), "label": np.int64(record[0])}
+        return plainly(np.concatenate(TEN)[index])
 
 
-class TestFromDisk(TestInMemory):
+class TestFromDisk(SourceContract):
     def make_source(self, folder: Path) -> LabelledRecords:
         return opened(folder, in_memory=False)
 
+    def expected(self, source: LabelledRecords, index: int) -> dict[str, Any]:
+        return plainly(np.concatenate(TEN)[index])
 
+
+@pytest.mark.full
 class TestCifar100(SourceContract):
     def make_source(self, folder: Path) -> LabelledRecords:
         return opened(folder, HUNDRED, in_memory=True, layout=CIFAR100)
@@ -92,6 +101,7 @@ def test_memory_and_disk_give_the_same_rows_and_fingerprints(tmp_path: Path) -> 
 def test_from_disk_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     source = opened(tmp_path, in_memory=False)
     (tmp_path / "data_batch_3.bin").write_bytes(bytes(33 * 3073))
+    os.utime(tmp_path / "data_batch_3.bin", (1, 1))  # the clock of files may tick too slowly
     assert read_delivered(source, [0])["label"].tolist() == [TEN[0][0, 0]]
     with pytest.raises(ChangedError, match=r"data_batch_3\.bin"):
         read_stored(source, [21])
@@ -101,7 +111,7 @@ def test_from_disk_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> Non
 def test_a_change_of_a_file_is_noticed(tmp_path: Path, in_memory: bool) -> None:
     source = opened(tmp_path, in_memory=in_memory)
     source.check_unchanged()
-    (tmp_path / "data_batch_2.bin").touch()
+    os.utime(tmp_path / "data_batch_2.bin", (1, 1))
     with pytest.raises(ChangedError, match=r"data_batch_2\.bin"):
         source.check_unchanged()
 
@@ -156,7 +166,6 @@ def tar(name: str, mode: str = "w") -> bytes:
 PICKLED = [pickle.dumps({"data": bytes(3073), "labels": [1]}, protocol) for protocol in range(6)]
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -171,13 +180,14 @@ PICKLED = [pickle.dumps({"data": bytes(3073), "labels": [1]}, protocol) for prot
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_that_is_no_batch_is_refused(tmp_path: Path, content: bytes, says: str, in_memory: bool) -> None:
+def test_a_file_that_is_no_batch_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     paths = write(tmp_path, TEN[:2])
     Path(paths[1]).write_bytes(content)
-    with pytest.raises(SourceError) as caught:
-        open_cifar(CIFAR10, paths, in_memory=in_memory)
-    assert str(caught.value).startswith(f"{paths[1]}: ")
-    assert says in str(caught.value)
+    for in_memory in (True, False):
+        with pytest.raises(SourceError) as caught:
+            open_cifar(CIFAR10, paths, in_memory=in_memory)
+        assert str(caught.value).startswith(f"{paths[1]}: ")
+        assert says in str(caught.value)
 
 
 def test_cifar10_records_are_told_from_cifar100s(tmp_path: Path) -> None:

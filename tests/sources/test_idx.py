@@ -36,6 +36,7 @@ def opened(folder: Path, images: np.ndarray = IMAGES, labels: np.ndarray = LABEL
     return open_idx(*write(folder, images, labels), **options)
 
 
+@pytest.mark.full
 class TestPlain(SourceContract):
     def make_source(self, folder: Path) -> LabelledRecords:
         return opened(folder, num_classes=10)
@@ -56,6 +57,7 @@ FLOATS = RNG.standard_normal((60, 3, 5, 7))
 PAIRS = RNG.integers(-70_000, 70_000, (60, 8), dtype=np.int32)
 
 
+@pytest.mark.full
 class TestWideTypes(SourceContract):
     def make_source(self, folder: Path) -> LabelledRecords:
         return opened(folder, FLOATS, PAIRS)

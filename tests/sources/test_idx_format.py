@@ -37,14 +37,15 @@ def read(file: IdxFile) -> np.ndarray:
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda content: zlib_level(content, 0)])
 @pytest.mark.parametrize("dtype", IDX_DTYPES.values())
-def test_every_type_is_read_in_our_byte_order(tmp_path: Path, dtype: str, pack: object) -> None:
+def test_every_type_is_read_in_our_byte_order(tmp_path: Path, dtype: str) -> None:
     array = np.random.default_rng(1).integers(0, 256, (7, 5, 8 * 3), dtype=np.uint8).view(dtype)
-    file = opened(pack(idx(array)), tmp_path)
-    assert (file.dtype, file.dims) == (dtype, array.shape)
-    found = read(file)
-    assert found.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+    content = idx(array)
+    for packed in (content, gzip.compress(content), zlib_level(content, 0)):
+        file = opened(packed, tmp_path)
+        assert (file.dtype, file.dims) == (dtype, array.shape)
+        found = read(file)
+        assert found.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
 def zlib_level(content: bytes, level: int) -> bytes:
@@ -125,7 +126,7 @@ def test_a_packed_file_that_is_wrong_is_refused(tmp_path: Path, content: bytes, 
 
 @pytest.mark.parametrize("header", [(20, 28, 28), (2**31, 2**31, 4)])
 def test_a_bomb_is_never_unpacked(tmp_path: Path, header: tuple[int, ...]) -> None:
-    bomb = gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *header) + bytes(100_000_000), 9)
+    bomb = gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *header) + bytes(30_000_000), 1)
     tracemalloc.start()
     try:
         text = refused(bomb, tmp_path)

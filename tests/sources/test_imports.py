@@ -1,16 +1,13 @@
 """Callables by name: only out of modules that are allowed, and every way to miss one in words."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.imports import import_callable
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import programs
 
 DATA = """
 import functools
@@ -175,9 +172,10 @@ def test_python_can_be_told_not_to_import_from_the_working_directory(modules, tm
         "from flodl_pipe.sources.imports import import_callable\n"
         "import_callable('alone:make', ['alone'], 'source.factory')()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *(["-P"] if safe else []), "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=60)
+    command = [sys.executable, *(["-P"] if safe else []), "-c", code]  # a Python of its own: -P is read at its start
+    environment = programs.environment()
+    environment.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=120)
     if safe:
         assert "no module 'alone'; it is looked for among the installed packages" in done.stderr
     else:

@@ -18,7 +18,7 @@ def chosen(num_samples, **keys):
 SHARES = st.lists(st.integers(1, 99), min_size=2, max_size=6).map(lambda found: [part / sum(found) for part in found])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(n=st.integers(1, 70_000), shares=SHARES, seed=st.integers(0, 2**64 - 1))
 def test_the_parts_of_a_split_are_disjoint_and_cover_everything(n, shares, seed):
     split = {f"part{i}": share for i, share in enumerate(shares)}

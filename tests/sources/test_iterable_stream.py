@@ -99,10 +99,12 @@ class IterableContract(StreamContract):
         return {name: np.array([one[name] for one in samples]) for name in ("x", "y", "flag")}
 
 
+@pytest.mark.full
 class TestTorchDatasets(IterableContract):
     kind = Generated
 
 
+@pytest.mark.full
 class TestLists(IterableContract):
     @staticmethod
     def kind(shard: int, length: int) -> Any:
@@ -115,11 +117,12 @@ class TestLists(IterableContract):
 class TestStates(IterableContract):
     kind = Resumable
 
-    @pytest.fixture(autouse=True, params=[1, 3])
+    @pytest.fixture(autouse=True, params=[pytest.param(1, marks=pytest.mark.full), 3])
     def _often(self, request: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(stream_iterate, "STATE_EVERY", request.param)
 
 
+@pytest.mark.full
 class TestStatesOfDatasets(IterableContract):
     kind = StatefulDataset
 

@@ -1,6 +1,7 @@
 """Mixtures: several sources as one, each delivering as it does by itself."""
 
 import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -52,75 +53,96 @@ def records(file: Path, seed: int, parts: dict[str, RecordPart], count: int = 40
 class Expected(SourceContract):
     """The part itself, one sample at a time."""
 
+    schedule = HALF
+    parts: dict[str, Any]
+
+    @pytest.fixture(autouse=True)
+    def _lets_go(self) -> Iterator[None]:
+        yield
+        vars(self).clear()  # pytest keeps the object of a test until the module ends, and what it holds stays open
+
+    def make_source(self, folder: Path) -> Mixture:
+        self.parts = self.make_parts(folder)
+        return Mixture(self.parts, self.schedule, block=10)
+
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        raise NotImplementedError
+
     def expected(self, source: Mixture, index: int) -> dict[str, Any]:
-        for part in source._sources:
+        for part in self.parts.values():
             if index < len(part):
                 return {name: value[0] for name, value in read_delivered(part, [index]).items()}
             index -= len(part)
         raise AssertionError
 
 
+@pytest.mark.full
 class TestTokensThatDeliverAlike(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        parts = {"web": tokens(folder / "a.bin", 1), "code": tokens(folder / "b.bin", 2, 300, stride=3)}
-        return Mixture(parts, HALF, block=10)
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {"web": tokens(folder / "a.bin", 1), "code": tokens(folder / "b.bin", 2, 300, stride=3)}
 
 
 class TestSubsetsOfTokens(Expected):
-    def make_source(self, folder: Path) -> Mixture:
+    def make_parts(self, folder: Path) -> dict[str, Any]:
         whole = tokens(folder / "a.bin", 1, stride=2)
-        parts = {
+        return {
             "one": Subset(whole, range(10, 60)),
             "two": apply_subset(tokens(folder / "b.bin", 2, stride=2), SubsetConfig(fraction=0.8)),
         }
-        return Mixture(parts, HALF, block=10)
 
 
+@pytest.mark.full
 class TestTokensThatMayNotDeliverAlike(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        parts = {
+    schedule = (Weights(0, (Fraction(1),) * 3),)
+
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {
             "web": tokens(folder / "a.bin", 1, alike=False),
             "code": tokens(folder / "b.bin", 2, 205, alike=False),
             "more": tokens(folder / "c.bin", 3, 90, alike=False),
         }
-        return Mixture(parts, (Weights(0, (Fraction(1),) * 3),), block=10)
 
 
 class TestRecordsWithFieldsAtOtherOffsets(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        parts = {"a": records(folder / "a.bin", 1, FIELDS), "b": records(folder / "b.bin", 2, SWAPPED)}
-        return Mixture(parts, HALF, block=10)
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {"a": records(folder / "a.bin", 1, FIELDS), "b": records(folder / "b.bin", 2, SWAPPED)}
 
 
+@pytest.mark.full
 class TestTokensWithTails(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        parts = {"a": tokens(folder / "a.bin", 1, tail="keep"), "b": tokens(folder / "b.bin", 2, 77, tail="keep")}
-        return Mixture(parts, HALF, block=10)
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {"a": tokens(folder / "a.bin", 1, tail="keep"), "b": tokens(folder / "b.bin", 2, 77, tail="keep")}
 
 
+@pytest.mark.full
 class TestSourcesOfTheLeastContract(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        return Mixture({"a": Indexed(60), "b": Subset(Indexed(90), range(30))}, HALF, block=10)
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {"a": Indexed(60), "b": Subset(Indexed(90), range(30))}
 
 
+@pytest.mark.full
 class TestOnePart(Expected):
-    def make_source(self, folder: Path) -> Mixture:
-        return Mixture({"a": records(folder / "a.bin", 1, FIELDS)}, (Weights(0, (Fraction(1),)),), block=10)
+    schedule = (Weights(0, (Fraction(1),)),)
+
+    def make_parts(self, folder: Path) -> dict[str, Any]:
+        return {"a": records(folder / "a.bin", 1, FIELDS)}
 
 
 def test_a_row_knows_its_part_only_where_it_must(tmp_path: Path) -> None:
     alike = TestTokensThatDeliverAlike().make_source(tmp_path)
     assert alike.spec.names == ("tokens",)
     assert isinstance(alike.extents, JoinedExtents)
-    other = TestTokensThatMayNotDeliverAlike().make_source(tmp_path)
+    of_unlike = TestTokensThatMayNotDeliverAlike()
+    other = of_unlike.make_source(tmp_path)
     assert other.spec.names == ("tokens", PART_FIELD)
     assert other.extents is None
     assert other.delivered.names == ("input", "target")
-    sizes = [len(part) for part in other._sources]
+    sizes = [len(part) for part in of_unlike.parts.values()]
     stored = read_stored(other, np.arange(len(other)))
     assert np.array_equal(stored[PART_FIELD], np.repeat([0, 1, 2], sizes))
-    other._sources[1].delivery = alike._sources[0].delivery
-    assert Mixture(other._parts, other.ordering.schedule, block=10).spec.names == ("tokens", PART_FIELD)
+    # One that says how it delivers does not speak for those that do not.
+    some = {**of_unlike.parts, "code": tokens(tmp_path / "b.bin", 2, 205)}
+    assert Mixture(some, of_unlike.schedule, block=10).spec.names == ("tokens", PART_FIELD)
 
 
 def test_parts_of_which_one_has_no_extents_are_kept_as_rows(tmp_path: Path) -> None:

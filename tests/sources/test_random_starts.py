@@ -12,6 +12,7 @@ from tests.contract.sources import read_delivered, read_stored
 from tests.sources.test_tokens import TokenContract, facts, open_one, write_shards
 
 
+@pytest.mark.full
 class TestRandomStarts(TokenContract):
     stride = 1
     options: ClassVar[dict[str, Any]] = {"starts": "random"}

@@ -29,14 +29,16 @@ RECORD = np.dtype(
 )
 
 
-def write_records(folder: Path, counts: tuple[int, ...] = (60, 1, 33)) -> None:
+def write_records(folder: Path, counts: tuple[int, ...] = (60, 1, 33)) -> list[Path]:
     rng = np.random.default_rng(3)
     folder.mkdir(exist_ok=True)
-    for number, count in enumerate(counts):
+    files = [folder / f"r{number}.bin" for number in range(len(counts))]
+    for file, count in zip(files, counts, strict=True):
         body = rng.integers(0, 256, (count, 23), dtype=np.uint8)
         body[:, 17:20] %= 3
         body[:, 4] = 0x3F  # keeps the float finite
-        (folder / f"r{number}.bin").write_bytes(bytes(HEADER) + body.tobytes())
+        file.write_bytes(bytes(HEADER) + body.tobytes())
+    return files
 
 
 def open_records(path: Path, **options: Any) -> Records:
@@ -44,12 +46,14 @@ def open_records(path: Path, **options: Any) -> Records:
 
 
 class TestRecords(SourceContract):
+    files: list[Path]
+
     def make_source(self, folder: Path) -> Records:
-        write_records(folder / "records")
+        self.files = write_records(folder / "records")
         return open_records(folder / "records")
 
     def expected(self, source: Records, index: int) -> dict[str, Any]:
-        whole = [np.fromfile(name, RECORD, offset=HEADER) for name in source._blobs.names]
+        whole = [np.fromfile(file, RECORD, offset=HEADER) for file in self.files]
         row = np.concatenate(whole)[index]
         return {name: row[name] != 0 if name == "flag" else row[name] for name in PARTS}
 

@@ -1,20 +1,23 @@
 """The sample corpus: made once, the same each time, whole or not at all."""
 
+import fcntl
 import hashlib
 import json
 import logging
 import multiprocessing
 import os
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flodl_pipe.errors import SourceError
-from flodl_pipe.sources import sample_data, sample_folder
+from flodl_pipe.sources import sample_data
 from flodl_pipe.sources.sample_data import sample_corpus
-from flodl_pipe.sources.sample_folder import cache_folder
+from flodl_pipe.sources.sample_folder import cache_folder, sample_folder
 from flodl_pipe.sources.tokens import TokenShards
 
 
@@ -63,7 +66,7 @@ def test_it_is_the_same_wherever_it_is_made(cache: Path, tmp_path: Path, monkeyp
 def test_it_is_made_once(cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flodl_pipe"):
         folder = sample_corpus("raw")
-        monkeypatch.setattr(sample_data, "_tokens", lambda: pytest.fail("made again"))
+        monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("made again"))
         assert sample_corpus("raw") == folder
     assert ["made a sample corpus" in record.getMessage() for record in caplog.records] == [True]
     assert sorted(path.name for path in cache.iterdir()) == [".lock", folder.parent.name]
@@ -88,35 +91,90 @@ def test_a_damaged_cache_is_made_again_aloud(cache: Path, caplog: pytest.LogCapt
     assert sorted(path.name for path in cache.iterdir()) == [".lock", folder.parent.name]
 
 
-def _make(queue, begin) -> None:
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def _make(begin: Any, sender: Any) -> None:
     begin.wait()
+    sender.send(digests(sample_corpus("raw")))
+
+
+def races(num_processes: int) -> list[dict[str, str]]:
+    """Have processes make the sample at once; return what each found in it."""
+    context = multiprocessing.get_context("fork")
+    begin, children, receivers = context.Event(), [], []
     try:
-        queue.put(digests(sample_corpus("raw")))
-    except BaseException as error:  # noqa: BLE001 - carried to the parent
-        queue.put(repr(error))
+        for _ in range(num_processes):
+            receiver, sender = context.Pipe(duplex=False)
+            receivers.append(receiver)
+            children.append(context.Process(target=_make, args=(begin, sender)))
+            children[-1].start()
+            sender.close()  # so that the end of a child is heard: EOFError here, and its traceback in what it printed
+        begin.set()
+        assert [receiver.poll(120) for receiver in receivers] == [True] * num_processes, "one hangs"
+        return [receiver.recv() for receiver in receivers]
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+        for receiver in receivers:
+            receiver.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("locks", [True, False])
-def test_processes_that_race_all_end_well(cache: Path, monkeypatch: pytest.MonkeyPatch, locks: bool) -> None:
-    if not locks:
+def test_processes_that_race_all_end_well(cache: Path) -> None:
+    found = races(3)
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 4
+    assert sorted(path.name for path in cache.iterdir()) == [".lock", sample_corpus("raw").parent.name]
 
-        def refuse(*_: object) -> None:
-            raise OSError(37, "No locks available")
 
-        monkeypatch.setattr(sample_folder.fcntl, "flock", refuse)
-    context = multiprocessing.get_context("fork")
-    queue, begin = context.Queue(), context.Event()
-    children = [context.Process(target=_make, args=(queue, begin)) for _ in range(3)]
-    for child in children:
-        child.start()
-    begin.set()
-    found = [queue.get(timeout=60) for _ in children]
-    for child in children:
-        child.join()
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("no_locks")
+def test_processes_that_race_without_locks_all_end_well(cache: Path) -> None:
+    found = races(3)
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 4
     assert [path.name for path in cache.iterdir() if path.name.startswith((".b", ".d"))] == []
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_one_that_comes_second_takes_what_the_first_has_made(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    about = {"what": "nothing much"}
+
+    def slowly() -> Iterator[tuple[str, bytes]]:
+        yield "a.bin", b"of the one that comes second"
+        sample_folder("set-1", "a sample", lambda: [("a.bin", b"of the first")], about)
+
+    folder = sample_folder("set-1", "a sample", slowly, about)
+    assert (folder / "a.bin").read_bytes() == b"of the first"
+    assert [path.name for path in cache.iterdir() if path.name.startswith((".b", ".d"))] == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_folder_that_comes_while_it_is_looked_for_is_not_taken_for_a_damaged_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    about = {"what": "nothing much"}
+
+    def misses(path: Path, *args: object, **options: object) -> str:
+        """Find nothing, as one that looks a moment before the first process is ready."""
+        monkeypatch.setattr(Path, "read_text", read_text)
+        sample_folder("set-1", "a sample", lambda: [("a.bin", b"of the first")], about)
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    read_text = Path.read_text
+    monkeypatch.setattr(Path, "read_text", misses)
+    folder = sample_folder("set-1", "a sample", lambda: [("a.bin", b"of the second")], about)
+    assert (folder / "a.bin").read_bytes() == b"of the first"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_an_installation_without_sources_says_what_to_do(

@@ -1,4 +1,7 @@
-"""Text that leaves hardly any tokens: memory stays what is said, and every place in it can be resumed."""
+"""Text that leaves hardly any tokens: memory stays what is said, and every place in it can be resumed.
+
+White box: sizes of portions are made small where many places are resumed, so that short gaps run over many of them.
+"""
 
 import gzip
 import tracemalloc
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flodl_pipe.sources import stream_lines, stream_tokens, stream_unpack
 from flodl_pipe.sources.text_stream import TextStream
 from tests.contract.streams import read_lane, require_equal, take
 
@@ -23,21 +27,25 @@ def one_id(text: str) -> list[int]:
     return [1]
 
 
-CASES: list[tuple[str, bytes, int, Any]] = [
+# As much of each as would not fit if every line, or document, left a trace. What takes long is for the full suite.
+CASES: list[Any] = [
     ("a.txt", b"hello\n" + b"\n" * 30 * MB + b"the end, a text", 8, None),
     ("a.txt.gz", b"hello\n" + b"\n" * 30 * MB + b"the end, a text", 8, None),
     ("a.txt", b"hello\n" + b"\r\n" * 15 * MB + b"the end, a text", 8, None),
     ("a.txt", b"a\n\n" * MB, 4, None),
     ("a.txt", b"a\n\n" * (MB // 2), 1, None),
+    ("a.jsonl", b'{"text": "hello"}\n' + b'{"text":""}\n' * (MB // 16) + b'{"text": "the end"}', 8, None),
+]
+LONG_CASES: list[Any] = [
     ("a.txt", b"a\r\n" * 8 * MB, 500_000, None),
     ("a.txt", b"\r\n\na" * 8 * MB, 2 * MB, None),
     ("a.jsonl", b'{"text": "hello"}\n' + b" \n" * (MB // 4) + b'{"text": "the end"}', 8, None),
     ("a.jsonl.gz", b'{"text": "hello"}\n' + b"\n" * (MB // 2) + b'{"text": "the end"}', 8, None),
-    ("a.jsonl", b'{"text": "hello"}\n' + b'{"text":""}\n' * (MB // 16) + b'{"text": "the end"}', 8, None),
     ("a.jsonl", b'{"text":"a"}\n' * (MB // 10), 150_000, None),
     ("a.txt", b"hello\n" + b"ab\n" * (MB // 8) + b"the end", 8, no_ids),
     ("a.txt", b"a\n" * (MB // 8), 50_000, one_id),
 ]
+CASES += [pytest.param(*case, marks=pytest.mark.full) for case in LONG_CASES]
 
 
 @pytest.mark.parametrize(("name", "content", "seq_len", "encode"), CASES, ids=range(len(CASES)))
@@ -85,15 +93,33 @@ def gapped(kind: str, gap: bytes, ending: bytes, less: int) -> bytes:
         ("txt", b"x\n", b"\n", no_ids),
     ],
 )
-@pytest.mark.parametrize("seq_len", [2, 7])
 def test_every_place_around_long_gaps_resumes(
-    tmp_path: Path, packing: str, kind: str, gap: bytes, ending: bytes, encode: Any, seq_len: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    packing: str,
+    kind: str,
+    gap: bytes,
+    ending: bytes,
+    encode: Any,
 ) -> None:
-    content = gapped(kind, gap, ending, 10 if kind == "jsonl" or encode else 1)
+    if each_line_is_looked_at := kind == "jsonl" or encode is not None:  # slower: a gap of fewer lines, and portions
+        for module, name in (
+            (stream_unpack, "READ_BYTES"),
+            (stream_unpack, "CHUNK_BYTES"),
+            (stream_tokens, "_FOLDED_BYTES"),
+            (stream_lines, "_GROUP_LINES"),
+        ):
+            monkeypatch.setattr(module, name, getattr(module, name) // 16)
+    content = gapped(kind, gap, ending, 160 if each_line_is_looked_at else 1)
     (tmp_path / f"a.{kind}{packing}").write_bytes(gzip.compress(content, 1) if packing else content)
-    stream = TextStream.open(str(tmp_path), seq_len=seq_len, tail="keep", encode=encode)
     texts = [no_ids(word) if encode else [*word.encode(), 256] for word in WORDS]
     tokens = np.array([token for text in texts for token in text])
+    for seq_len in (2, 7):
+        stream = TextStream.open(str(tmp_path), seq_len=seq_len, tail="keep", encode=encode)
+        resumes_everywhere(stream, seq_len, tokens)
+
+
+def resumes_everywhere(stream: TextStream, seq_len: int, tokens: Any) -> None:
     rows = read_lane(stream, 0, shuffle=False)
     lengths = rows["num_tokens"].tolist()
     found = [row[:length].tolist() for row, length in zip(rows["tokens"], lengths, strict=True)]

@@ -1,5 +1,6 @@
 """Subsets: what the source says, about fewer samples."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.config.source_base import SubsetConfig
 from flodl_pipe.errors import ChangedError, ConfigError, SourceError
-from flodl_pipe.sources.joined import JoinedBytes
+from flodl_pipe.sources.index_sets import select
 from flodl_pipe.sources.ordering import Drawn, Mixed, MixedPart, Weights
 from flodl_pipe.sources.protocol import BundledSource, Fact
 from flodl_pipe.sources.records import RecordPart, Records
@@ -43,51 +44,75 @@ def records(folder: Path, count: int = 90) -> Records:
 class Expected(SourceContract):
     """The source itself, one sample at a time."""
 
+    whole: Any
     chosen: Any
 
-    def expected(self, source: Subset, index: int) -> dict[str, Any]:
-        picked = np.array(source._indices)[index : index + 1]
-        return {name: value[0] for name, value in read_delivered(source._source, picked).items()}
+    @pytest.fixture(autouse=True)
+    def _lets_go(self) -> Iterator[None]:
+        yield
+        vars(self).clear()  # pytest keeps the object of a test until the module ends, and what it holds stays open
 
-
-class TestRangeOfTokens(Expected):
     def make_source(self, folder: Path) -> Subset:
-        return Subset(tokens(folder), range(100, 400))
+        self.whole, self.chosen = self.choice(folder)
+        if not isinstance(self.chosen, SubsetConfig):
+            return Subset(self.whole, self.chosen)
+        found = apply_subset(self.whole, self.chosen)
+        self.chosen = select(len(self.whole), self.chosen)[0]
+        return found
+
+    def choice(self, folder: Path) -> tuple[Any, Any]:
+        """Return a source, and which of its samples: indices, or a section of a recipe."""
+        raise NotImplementedError
+
+    def expected(self, source: Subset, index: int) -> dict[str, Any]:
+        picked = np.array(self.chosen)[index : index + 1]
+        return {name: value[0] for name, value in read_delivered(self.whole, picked).items()}
+
+
+@pytest.mark.full
+class TestRangeOfTokens(Expected):
+    def choice(self, folder: Path) -> Any:
+        return tokens(folder), range(100, 400)
 
 
 class TestScatteredOverlappingTokens(Expected):
     """Windows that overlap: the bytes between first and last are fewer than those of the rows."""
 
-    def make_source(self, folder: Path) -> Subset:
+    def choice(self, folder: Path) -> Any:
         source = tokens(folder)
-        return Subset(source, np.sort(np.random.default_rng(3).permutation(len(source))[:400]))
+        return source, np.sort(np.random.default_rng(3).permutation(len(source))[:400])
 
 
+@pytest.mark.full
 class TestFewTokens(Expected):
-    def make_source(self, folder: Path) -> Subset:
-        return Subset(tokens(folder, stride=8), np.array([0, 5, 60, 61, 150]))
+    def choice(self, folder: Path) -> Any:
+        return tokens(folder, stride=8), np.array([0, 5, 60, 61, 150])
 
 
+@pytest.mark.full
 class TestTokensWithTails(Expected):
-    def make_source(self, folder: Path) -> Subset:
-        return apply_subset(tokens(folder, stride=8, tail="keep"), SubsetConfig(fraction=0.4))
+    def choice(self, folder: Path) -> Any:
+        return tokens(folder, stride=8, tail="keep"), SubsetConfig(fraction=0.4)
 
 
+@pytest.mark.full
 class TestRecordsOfASplit(Expected):
-    def make_source(self, folder: Path) -> Subset:
-        return apply_subset(records(folder), SubsetConfig(split={"train": 0.7, "val": 0.3}, take="train"))
+    def choice(self, folder: Path) -> Any:
+        return records(folder), SubsetConfig(split={"train": 0.7, "val": 0.3}, take="train")
 
 
+@pytest.mark.full
 class TestRowsOfTheSourcesOwnContract(Expected):
     """Over a source that offers the least: no files, no buffers."""
 
-    def make_source(self, folder: Path) -> Subset:
-        return Subset(Indexed(300), np.arange(0, 300, 2))
+    def choice(self, folder: Path) -> Any:
+        return Indexed(300), np.arange(0, 300, 2)
 
 
+@pytest.mark.full
 class TestASubsetOfASubset(Expected):
-    def make_source(self, folder: Path) -> Subset:
-        return Subset(Subset(tokens(folder), range(50, 450)), np.arange(10, 300, 3))
+    def choice(self, folder: Path) -> Any:
+        return Subset(tokens(folder), range(50, 450)), np.arange(10, 300, 3)
 
 
 class Indexed:
@@ -150,7 +175,6 @@ def test_bytes_that_lie_in_memory_are_passed_on(tmp_path: Path) -> None:
         subset = Subset(source, indices)
         assert np.shares_memory(subset.extents.memory, content)
         np.testing.assert_array_equal(subset.extents.memory, content[14:35])
-    assert isinstance(source._joined, JoinedBytes)
     with pytest.raises(SourceError, match="lie outside the subset's 21 bytes"):
         Subset(source, range(2, 5)).extents.read(15, np.empty(7, np.uint8))
 

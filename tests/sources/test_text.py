@@ -1,4 +1,7 @@
-"""Text as characters: the right ids in the right windows, the policies at their borders, every refusal in words."""
+"""Text as characters: the right ids in the right windows, the policies at their borders, every refusal in words.
+
+White box: the chunks that a file is decoded in are made small.
+"""
 
 import json
 import pickle
@@ -8,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import ChangedError, ConfigError, SourceError
@@ -43,6 +46,7 @@ class TextContract(SourceContract):
         return window([ids], index, 8, self.stride, self.options.get("tail") == "keep")
 
 
+@pytest.mark.full
 class TestText(TextContract):
     pass
 
@@ -52,12 +56,14 @@ class TestValidation(TextContract):
     part = slice(1152, None)
 
 
+@pytest.mark.full
 class TestWholeTextAtRandomStarts(TextContract):
     options: ClassVar[dict[str, Any]] = {"split": "all", "starts": "random"}
     stride = 1
     part = slice(None)
 
 
+@pytest.mark.full
 class TestOverlappingWindowsOfAWideVocabulary(TextContract):
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 700))) * 2
     options: ClassVar[dict[str, Any]] = {"stride": 3}
@@ -137,14 +143,17 @@ def test_files_are_joined_in_order_with_nothing_between(tmp_path: Path) -> None:
     ],
     ids=["bom", "boms", "bom inside", "two boms", "crlf", "cr", "crcrlf", "cr|lf", "only bom", "nul", "wide"],
 )
-@pytest.mark.parametrize("chunk", [3, 4, 5, 1 << 22])
 def test_marks_and_line_ends_are_settled_the_same_in_every_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: tuple[bytes | str, ...], text: str, chunk: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: tuple[bytes | str, ...], text: str
 ) -> None:
-    monkeypatch.setattr(text_files, "_CHUNK", chunk)
-    assert read_back(tmp_path, *contents) == text
+    found = {0: read_back(tmp_path, *contents)}
+    for chunk in (3, 4, 5):
+        monkeypatch.setattr(text_files, "_CHUNK", chunk)
+        found[chunk] = read_back(tmp_path, *contents)
+    assert found == dict.fromkeys((0, 3, 4, 5), text)
 
 
+@settings(deadline=None)
 @given(text=st.text(st.sampled_from("a\r\né😀\ufeff—"), min_size=1, max_size=40), chunk=st.integers(3, 9))
 def test_any_text_is_decoded_as_python_does(text: str, chunk: int) -> None:
     content = np.frombuffer(text.encode(), dtype=np.uint8)
@@ -166,13 +175,14 @@ def test_any_text_is_decoded_as_python_does(text: str, chunk: int) -> None:
         (b"abcdef\xf0\x9f\x98", 6, "F0"),
     ],
 )
-@pytest.mark.parametrize("chunk", [3, 4, 1 << 22])
 def test_a_byte_that_is_not_utf8_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, offset: int, byte: str, chunk: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, offset: int, byte: str
 ) -> None:
-    monkeypatch.setattr(text_files, "_CHUNK", chunk)
-    with pytest.raises(SourceError, match=rf"1\.txt, byte {offset}: 0x{byte} is not UTF-8 .*; save the file as UTF-8"):
-        opened(tmp_path, "some text", content)
+    says = rf"1\.txt, byte {offset}: 0x{byte} is not UTF-8 .*; save the file as UTF-8"
+    for chunk in (1 << 22, 4, 3):
+        monkeypatch.setattr(text_files, "_CHUNK", chunk)
+        with pytest.raises(SourceError, match=says):
+            opened(tmp_path, "some text", content)
 
 
 def test_other_encodings_and_packed_files_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.sources.windows import Windows
@@ -26,6 +26,7 @@ def naive(tokens: list[int], seq_len: int, stride: int, keep: bool) -> tuple[lis
     return found, tail, gap
 
 
+@settings(deadline=None)
 @given(
     tokens=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     seq_len=st.integers(1, 20),

@@ -55,6 +55,7 @@ class TestRandomResizedCropOfBytes(OfBytes):
         return RandomResizedCrop((7, 10))
 
 
+@pytest.mark.full
 class TestRandomResizedCropOfFloats(OfFloats):
     def make_transform(self) -> RandomResizedCrop:
         return RandomResizedCrop((7, 10))
@@ -65,6 +66,7 @@ class TestColorJitterOfBytes(OfBytes):
         return ColorJitter(0.4, 0.4, 0.4)
 
 
+@pytest.mark.full
 class TestColorJitterOfFloats(OfFloats):
     def make_transform(self) -> ColorJitter:
         return ColorJitter(0.4, 0.4, 0.4)
@@ -75,6 +77,7 @@ class TestRandomErasingOfBytes(OfBytes):
         return RandomErasing(value=7)
 
 
+@pytest.mark.full
 class TestRandomErasingOfFloats(OfFloats):
     tolerance = 0.0
 
@@ -92,6 +95,7 @@ class TestCutmixOfBytes(OfBytes):
         return Cutmix(NUM_CLASSES, alpha=1.0)
 
 
+@pytest.mark.full
 class TestCutmixOfFloats(OfFloats):
     tolerance = 0.0
 
@@ -106,6 +110,7 @@ class TestToFloatOfBytes(OfBytes):
         return ToFloat()
 
 
+@pytest.mark.full
 class TestToFloatOfFloats(OfFloats):
     is_random = False
     tolerance = 0.0
@@ -122,6 +127,7 @@ class TestNormalizeOfBytes(OfBytes):
         return Normalize((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 
 
+@pytest.mark.full
 class TestNormalizeOfFloats(OfFloats):
     is_random = False
 
@@ -129,6 +135,7 @@ class TestNormalizeOfFloats(OfFloats):
         return Normalize(0.5, 0.25)
 
 
+@pytest.mark.full
 class TestRandomCropOfBytes(OfBytes):
     def make_transform(self) -> RandomCrop:
         return RandomCrop((8, 9), padding=2)
@@ -161,6 +168,7 @@ class OfTokens(TransformContract):
         return {"input": torch.tensor(np.array(rows).reshape(-1, 20), dtype=self.dtype)}
 
 
+@pytest.mark.full
 class TestMaskTokens(OfTokens):
     dtype = torch.uint16
 

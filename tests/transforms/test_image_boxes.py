@@ -1,4 +1,7 @@
-"""The arithmetic of random rectangles: log-uniform aspects to the stated accuracy, the first fit, even places."""
+"""The arithmetic of random rectangles: log-uniform aspects to the stated accuracy, the first fit, even places.
+
+White box: the aspects that boxes are made of are asked for.
+"""
 
 import numpy as np
 import pytest

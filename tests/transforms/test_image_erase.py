@@ -1,4 +1,7 @@
-"""Random erasing: one rectangle, of the right size, for the right share of the rows, and nothing else touched."""
+"""Random erasing: one rectangle, of the right size, for the right share of the rows, and nothing else touched.
+
+White box: the rectangles that are drawn are asked for, where pictures tell them only in part.
+"""
 
 import numpy as np
 import pytest

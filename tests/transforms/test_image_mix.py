@@ -1,4 +1,7 @@
-"""Mixup and cutmix: who is mixed with whom, by how much, and what the labels say of it; and the beta numbers."""
+"""Mixup and cutmix: who is mixed with whom, by how much, and what the labels say of it; and the beta numbers.
+
+White box: the boxes that Cutmix draws are asked for, where pictures tell them only in part.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Random resized crop: rectangles by the rule, and the same pixels as a resampler written in the plainest way."""
+"""Random resized crop: rectangles by the rule, and the same pixels as a resampler written in the plainest way.
+
+White box: the rectangles that are drawn are asked for, where pictures tell them only in part.
+"""
 
 from fractions import Fraction
 

@@ -1,10 +1,8 @@
 """A function of one's own as a transform: its arguments, scope and tag."""
 
-import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.transforms.protocol import BundledTransform, Transform
 from flodl_pipe.transforms.user_transform import UserTransform, name_of
+from tests.support import programs
 
 KEYS = PickKeys(np.arange(2), np.zeros(2, np.int64), 0, 0)
 HERE = name_of(lambda: None).partition(":")[0]
@@ -100,25 +99,36 @@ def test_arrays_and_long_values_are_told_apart_by_a_digest():
     assert tensor == array
 
 
-def test_a_tag_is_the_same_in_every_process():
-    code = (
-        "from functools import partial; from flodl_pipe.transforms.user_transform import UserTransform\n"
-        "class A:\n    def __call__(self, batch, keys, **a): return batch\n"
-        "print(UserTransform(A(), args={'o': object(), 's': 'text', 'l': list(range(99)), 'f': partial(A)}).tag)"
-    )
-    root = str(Path(__file__).resolve().parents[2])
+TAGGED = """
+from functools import partial
+from flodl_pipe.transforms.user_transform import UserTransform
+class A:
+    def __call__(self, batch, keys, **a): return batch
+print(UserTransform(A(), args={"o": object(), "s": "text", "l": list(range(99)), "f": partial(A)}).tag)
+"""
+
+
+def test_a_tag_is_the_same_in_another_process(capsys):
+    exec(TAGGED, {"__name__": "__main__"})
+    here = capsys.readouterr().out
+    assert here.startswith("__main__:A(o=builtins:object, s='text', l=[0, 1, ")
+    assert programs.run(["-c", TAGGED], check=True).stdout == here
+
+
+@pytest.mark.full
+def test_a_tag_does_not_hang_on_the_seed_of_hashes():
     tags = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": root, "PYTHONHASHSEED": seed},
+        subprocess.run(  # a Python of its own: the seed is read when one starts
+            [sys.executable, "-c", TAGGED],
+            env=programs.environment(PYTHONHASHSEED=seed),
             text=True,
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=120,
         ).stdout
         for seed in ("1", "2")
     ]
-    assert tags[0].startswith("__main__:A(o=builtins:object, s='text', l=[0, 1, ")
+    assert tags[0]
     assert tags[0] == tags[1]
 
 
