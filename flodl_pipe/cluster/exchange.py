@@ -9,6 +9,7 @@ Gloo closes all connections of a group once a wait has timed out. So the first f
 ended with it: the others find their connections closed, and do not wait for their own deadline.
 """
 
+import math
 import os
 import struct
 import threading
@@ -174,7 +175,10 @@ class Exchange:
             for peer, work in works:
                 assert work is not None
                 at = peer
-                work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+                # In whole milliseconds, which gloo counts in, rounded up: a wait that ends before the deadline would
+                # take who is late for gone.
+                left_ms = math.ceil(max(0.0, deadline - time.monotonic()) * 1e3)
+                work.wait(timedelta(milliseconds=left_ms + 1))
         except RuntimeError:
             is_late = time.monotonic() >= deadline
             silent = [peer for peer, buffer in theirs.items() if not int(buffer[0])]

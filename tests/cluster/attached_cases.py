@@ -17,6 +17,7 @@ from flodl_pipe.errors import ClusterError, LoaderError
 from flodl_pipe.loader.accumulation import accumulation_weights
 from flodl_pipe.loader.attach import attach
 from flodl_pipe.loader.loader import Loader
+from tests.cluster.ranks import PATIENT_S
 from tests.cluster.trained import Net, Regression, loss_of, one_ahead, rank_context
 
 CASES = []
@@ -108,7 +109,7 @@ def a_model_is_attached_once_and_again_to_another_loader_after_it_was_detached()
 def ranks_that_do_not_all_attach_alike_are_told():
     model = DistributedDataParallel(Net())
     rank = dist.get_rank()
-    with loader_of(world=World.join("h", rank, 10.0)) as loader:
+    with loader_of(world=World.join("h", rank, PATIENT_S)) as loader:
         with pytest.raises(
             ClusterError, match=r"do not agree at attach\(\).*\n  attach.weight: false on h/1; true on h/0"
         ):
@@ -170,7 +171,7 @@ def factors_of_batches_that_are_weighted_already_are_refused():
 def gradients_that_nobody_or_two_weigh_are_told_once():
     for way in ("none", "loss", "attach", "both", "without gradients"):
         model = DistributedDataParallel(Net())
-        with loader_of(80, world=World.join("h", dist.get_rank(), 10.0)) as loader, warnings() as told:
+        with loader_of(80, world=World.join("h", dist.get_rank(), PATIENT_S)) as loader, warnings() as told:
             if way in ("attach", "both"):
                 attach(model, loader)
             with torch.no_grad() if way == "without gradients" else contextlib.nullcontext():

@@ -10,9 +10,10 @@
     assert results(meet, 3, 10) == [30.0, 30.0, 30.0]
 
 Each is a program of its own, forked from the warm parent (:mod:`tests.support.programs`), and ends as any Python
-program does, so its exit status is that of a real run. None begins before all have imported what they run, so that a
-deadline between ranks is not about how long a machine takes to import. Nothing is left behind: each is a session, which
-is killed when the time is over, after every thread's stack was printed.
+program does, so its exit status is that of a real run; but where only results are asked for, it ends with them: to take
+down an interpreter that has torch in it takes longer than most of what is tested. None begins before all have imported
+what they run, so that a deadline between ranks is not about how long a machine takes to import. Nothing is left behind:
+each is a session, which is killed when the time is over, after every thread's stack was printed.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ from typing import Any
 from tests.support.programs import ROOT, Program
 from tests.support.programs import environment as inherited
 
-_LIMIT_S = 60.0  # of starting; ranks that hang are ended by `timeout_s`
+PATIENT_S = 300.0  # a deadline between ranks that is not to pass: a rank that waits for one in vain is ended before
+_LIMIT_S = 120.0  # of starting, and then of running: it is there for what hangs
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Rank:
 
 
 def results(what: Callable[..., Any], num_ranks: int, *arguments: Any, **options: Any) -> list[Any]:
-    """Run a function on every rank and return what each returned; all must end with status 0. See :func:`run_ranks`."""
-    ended = run_ranks(what, num_ranks, *arguments, **options)
+    """Run a function on every rank and return what each returned; none may raise. See :func:`run_ranks`."""
+    ended = run_ranks(what, num_ranks, *arguments, finalize=False, **options)
     assert all(rank.status == 0 and rank.error is None for rank in ended), told(ended)
     return [rank.result for rank in ended]
 
@@ -68,12 +70,13 @@ def run_ranks(
     what: Callable[..., Any] | Path,
     num_ranks: int,
     *arguments: Any,
-    timeout_s: float = 60.0,
+    timeout_s: float = _LIMIT_S,
     hosts: Sequence[str] | None = None,
     absent: Sequence[int] = (),
     environment: Mapping[str, str] | Sequence[Mapping[str, str]] = {},
     init: bool = True,
     agent_store: bool = False,
+    finalize: bool = True,
 ) -> list[Rank]:
     """Run a function, or a script, on every rank, and return how each ended, by rank.
 
@@ -88,6 +91,7 @@ def run_ranks(
         environment: Further variables: of all ranks, or of each.
         init: Whether the function runs within an initialised gloo group. A script does that itself.
         agent_store: Whether the store is kept by the parent, as torchrun does, not by rank 0.
+        finalize: Whether the interpreter ends as it does after any program; else it is gone after the function.
     """
     names = list(hosts or [""] * num_ranks)
     each = [environment] * num_ranks if isinstance(environment, Mapping) else list(environment)
@@ -111,7 +115,15 @@ def run_ranks(
         if isinstance(what, Path):
             words = ["-X", "faulthandler", str(what), *map(str, arguments)]
         else:
-            words = ["-m", "tests.cluster.ranks", folder, what.__module__, what.__qualname__, str(int(init))]
+            words = [
+                "-m",
+                "tests.cluster.ranks",
+                folder,
+                what.__module__,
+                what.__qualname__,
+                str(int(init)),
+                str(int(finalize)),
+            ]
             Path(folder, "arguments").write_bytes(pickle.dumps(arguments))
         with contextlib.ExitStack() as ending:
             if agent_store:
@@ -122,6 +134,22 @@ def run_ranks(
 def told(ended: Sequence[Rank]) -> str:
     """Return how ranks ended and what they said, for a test that fails."""
     return "\n".join(f"--- rank {rank.rank}: status {rank.status}, error {rank.error}\n{rank.said}" for rank in ended)
+
+
+def in_a_fork(call: Callable[[], str]) -> str:
+    """Return what a forked child of this process gets from a call; a child that fails says nothing."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writes, call().encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
 
 
 @contextlib.contextmanager
@@ -208,7 +236,7 @@ def _show_stacks(folder: Path, started: Mapping[int, Program]) -> None:
             os.kill(process.pid, signal.SIGABRT)
     for process in started.values():
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
+            process.wait(30.0)
 
 
 def _ended(folder: Path, rank: int, status: int) -> Rank:
@@ -217,8 +245,8 @@ def _ended(folder: Path, rank: int, status: int) -> Rank:
     return Rank(rank, status, result, error, (folder / f"{rank}.said").read_text(errors="replace"))
 
 
-def _be_rank(folder: Path, module: str, name: str, *, init: bool) -> None:
-    """Call the function, note what comes of it, and end as a program would."""
+def _be_rank(folder: Path, module: str, name: str, *, init: bool, finalize: bool) -> None:
+    """Call the function, note what comes of it, and end as a program would, or at once."""
     faulthandler.enable()
     sys.stdout.reconfigure(line_buffering=True)
     rank = os.environ["RANK"]
@@ -227,16 +255,20 @@ def _be_rank(folder: Path, module: str, name: str, *, init: bool) -> None:
     (folder / f"{rank}.there").touch()
     while not (folder / "go").exists():
         time.sleep(0.002)
-    result, error = None, None
+    result, error, status = None, None, 0
     try:
         with _group() if init else contextlib.nullcontext():
             result = call(*arguments)
     except BaseException as caught:  # noqa: BLE001 - it is told, and the rank ends with it
         error = f"{type(caught).__name__}: {caught}"
         traceback.print_exc()
-        sys.exit(caught.code if isinstance(caught, SystemExit) else 1)
-    finally:
-        (folder / f"{rank}.result").write_bytes(pickle.dumps((result, error)))
+        status = caught.code if isinstance(caught, SystemExit) else 1
+    (folder / f"{rank}.result").write_bytes(pickle.dumps((result, error)))
+    if not finalize:
+        sys.stdout.flush()
+        os._exit(1 if error else 0)
+    _wait_for_gloo()
+    sys.exit(status)
 
 
 @contextlib.contextmanager
@@ -245,14 +277,26 @@ def _group() -> Iterator[None]:
 
     import torch.distributed
 
-    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=30))
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=PATIENT_S))
     try:
         yield
         torch.distributed.barrier()
     finally:
         torch.distributed.destroy_process_group()
-        time.sleep(0.3)  # threads of gloo that still end abort a program at its exit
+
+
+def _wait_for_gloo() -> None:
+    """Wait for threads of gloo to end, which abort a program that ends first; those of a group somebody keeps stay."""
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline and any("gloo" in name for name in _thread_names()):
+        time.sleep(0.002)
+
+
+def _thread_names() -> Iterator[str]:
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            yield (task / "comm").read_text()
 
 
 if __name__ == "__main__":
-    _be_rank(Path(sys.argv[1]), sys.argv[2], sys.argv[3], init=sys.argv[4] == "1")
+    _be_rank(Path(sys.argv[1]), sys.argv[2], sys.argv[3], init=sys.argv[4] == "1", finalize=sys.argv[5] == "1")

@@ -1,4 +1,8 @@
-"""Loaders of real ranks that keep samples in one RAM cache: what each rank of a test runs, and what it tells."""
+"""Loaders of real ranks that keep samples in one RAM cache: what each rank of a test runs, and what it tells.
+
+White box: how many samples ranks hold together is read from the plan of the tiers; sets count as small from another
+size on; and pieces of the cache are made small, as the set is.
+"""
 
 import logging
 import os
@@ -23,6 +27,7 @@ from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.tokens import TokenShards
 from flodl_pipe.staging.ram_cache import memory_file_bytes
 from flodl_pipe.staging.shared_fill import HostPart
+from tests.cluster.ranks import PATIENT_S
 
 N, ROW = 6_000, 520
 BATCH = 48
@@ -56,7 +61,7 @@ class Squares(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return index, torch.full((65,), index * index, dtype=torch.int64)
 
 
-def context(ratios: tuple[int, ...] | None = None, *, share: bool = True, timeout_s: float = 20.0) -> RunContext:
+def context(ratios: tuple[int, ...] | None = None, *, share: bool = True, timeout_s: float = PATIENT_S) -> RunContext:
     """Return this rank in its place."""
     world = World.join(os.environ.get("FLODL_PIPE_HOST", "here"), int(os.environ["LOCAL_RANK"]), timeout_s)
     return RunContext(

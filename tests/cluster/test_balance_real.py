@@ -1,4 +1,8 @@
-"""Shares that follow speeds on real ranks under DistributedDataParallel, one of them half as fast as the others."""
+"""Shares that follow speeds on real ranks under DistributedDataParallel, one of them half as fast as the others.
+
+What a row costs passes on a clock that each rank is given, so speeds are exact: tests/benchmarks/balance.py has the
+same with time that really passes. White box: the clock is given to the module that measures steps.
+"""
 
 import numpy as np
 import pytest
@@ -6,24 +10,16 @@ import pytest
 from tests.cluster.balanced_ranks import EVERY, compare
 from tests.cluster.ranks import results
 
-pytestmark = pytest.mark.full
-
 
 def test_a_rank_at_half_speed_takes_less_and_all_are_done_sooner():
     """Rows cost 1 ms, and 2 ms on one rank: 64 ms a step in equal shares, and 39 ms at best."""
-    ended = results(compare, 3, (0.001, 0.001, 0.002), 16 * EVERY, timeout_s=90)
-    equal = np.median([rank[0][1] for rank in ended])
-    seconds = np.array([rank[1][1] for rank in ended])
-    balanced = np.median(seconds[:, -6 * EVERY :])
-    rows = np.array([rank[1][0] for rank in ended])
+    ended = results(compare, 3, (0.001, 0.001, 0.002), 5 * EVERY, False)
     assert {tuple(column) for column in np.array([rank[0][0] for rank in ended]).T} == {(32, 32, 32)}
-    assert (rows.sum(axis=0) == 96).all()
-    first, second, slow = rows[:, -1].tolist()
-    assert slow < 0.75 * min(first, second)
-    assert equal / balanced > 1.12, (equal, balanced, rows[:, ::EVERY])
-    changed = [step for step in range(1, rows.shape[1]) if (rows[:, step] != rows[:, step - 1]).any()]
-    assert all(step % EVERY == 0 and step >= 2 * EVERY for step in changed)
-    # It settles: noise of a machine that does other things too may cost a change, not many.
-    assert len([step for step in changed if step >= 8 * EVERY]) <= 2, rows[:, ::EVERY]
-    assert len({rank[1][2] for rank in ended}) == 1
-    assert ended[0][1][2] == f"h/0={first} h/1={second} h/2={slow}"
+    rows = np.array([rank[1][0] for rank in ended])
+    # A window that is measured, one in which new shares are announced; then they settle, and stay.
+    assert rows[:, ::EVERY].T.tolist() == [[32, 32, 32], [32, 32, 32], [37, 36, 23], [38, 38, 20], [38, 38, 20]]
+    assert (rows == np.repeat(rows[:, ::EVERY], EVERY, axis=1)).all()
+    equal, balanced = (np.max([rank[way][1] for rank in ended], axis=0) for way in (0, 1))
+    assert equal == pytest.approx(0.064)
+    assert balanced[-EVERY:] == pytest.approx(0.040)
+    assert [rank[1][2] for rank in ended] == ["h/0=38 h/1=38 h/2=20"] * 3

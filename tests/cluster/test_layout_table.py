@@ -45,12 +45,12 @@ def test_of_many_ranks_hosts_alike_are_one_row():
 
 def test_the_table_fits_a_terminal_of_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    layout = Layout.of(ClusterConfig(hosts=[HostConfig(name="node", count=4096, devices=8)]))
+    layout = Layout.of(ClusterConfig(hosts=[HostConfig(name="node", count=1024, devices=8)]))
     rows = layout_rows(layout.members, [slot.ratio for slot in layout.slots], layout, 1 << 20)
     page = io.StringIO()
     print_sections([Section("Ranks", rows)], page)
     lines = page.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(page.getvalue().split()) == (
-        "Ranks ranks 0 .. 32767 node-0 .. node-4095: 4,096 hosts of 8 ranks, 32 rows each, together 100.0 % of a step"
+        "Ranks ranks 0 .. 8191 node-0 .. node-1023: 1,024 hosts of 8 ranks, 128 rows each, together 100.0 % of a step"
     )

@@ -3,12 +3,17 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.cluster import ranks
 from tests.cluster.ranks import results, run_ranks
+from tests.support.programs import Program
+
+pytestmark = pytest.mark.full
 
 
 def meet(scale):
@@ -27,8 +32,10 @@ def end_badly():
     raise SystemExit(7)
 
 
-def hang():
-    time.sleep(60)
+def hang(folder):
+    Path(folder, os.environ["RANK"]).touch()
+    while True:
+        time.sleep(60)
 
 
 def test_ranks_talk_and_return():
@@ -45,6 +52,15 @@ def test_every_rank_ends_in_its_own_way(tmp_path):
     assert [(rank.status, rank.said) for rank in run_ranks(script, 2, "word")] == [(0, "0 word\n"), (1, "1 word\n")]
 
 
-def test_ranks_that_hang_are_ended_and_show_where():
-    with pytest.raises(AssertionError, match=r"(?s)did not end within 0.5 s.*in hang"):
-        run_ranks(hang, 2, init=False, timeout_s=0.5)
+def test_ranks_that_hang_are_ended_and_show_where(tmp_path, monkeypatch):
+    """Their time is over when they have begun to hang, however long that takes."""
+
+    class Watched(Program):
+        def wait(self, timeout=None):
+            while not all((tmp_path / str(rank)).exists() for rank in range(2)):
+                time.sleep(0.01)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(ranks, "Program", Watched)
+    with pytest.raises(AssertionError, match=r"(?s)did not end within 0.1 s.*in hang.*in hang"):
+        run_ranks(hang, 2, str(tmp_path), init=False, timeout_s=0.1)

@@ -1,7 +1,6 @@
 """Sources, plain values of batches and combinations of settings, for tests of delivery on a device."""
 
 import contextlib
-import gc
 import itertools
 
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 import torch
 
 from flodl_pipe.batch.spec import SampleSpec
-from flodl_pipe.loader import host_budget, targets
+from flodl_pipe.loader import host_budget
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.memory import device_budget
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import HostMemory
 from flodl_pipe.sources.protocol import Fingerprint
-from flodl_pipe.staging import sample_pool
+from tests.loader import inside
+from tests.loader.inside import simulated_device
+from tests.support.leftovers import forget_devices
 
 
 class Fields:
@@ -123,24 +123,16 @@ def small_device(memory_bytes, *, slab_bytes=150_000, make=None, **options):
     Yields:
         Options for a loader, and a function that returns the device.
     """
-    gc.collect()  # a loader that another test has left to the garbage collector
-    assert process_ledger().accounts() == {}
-    before = dict(targets._shared)
-    targets._shared.clear()
+    forget_devices()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_pool, "_SLAB_BYTES", slab_bytes)
-        patch.setattr(device_budget, "_MIN_SLAB_BYTES", slab_bytes)
+        inside.small_pieces(patch, slab_bytes=slab_bytes)
         if make is not None:
-            patch.setattr(targets, "SimulatedDevice", make)
+            inside.make_devices(patch, make)
         try:
-            yield (
-                {"device": "simulated", "simulated": {"memory_bytes": memory_bytes, **options}},
-                lambda: next(iter(targets._shared.values())).device,
-            )
+            yield {"device": "simulated", "simulated": {"memory_bytes": memory_bytes, **options}}, simulated_device
             assert process_ledger().accounts() == {}
         finally:
-            targets._shared.clear()
-            targets._shared.update(before)
+            forget_devices()
 
 
 @contextlib.contextmanager

@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from flodl_pipe.loader import device_fill, targets
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.memory import device_budget
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.tokens import TokenShards
-from flodl_pipe.staging import sample_pool
+from tests.loader import inside
 from tests.loader.streams import Lanes
+from tests.support.leftovers import forget_devices
 
 ROWS, ROW_BYTES = 240, 513
 # Less than the device's smallest size of 1 MiB, and too much of it to be kept whole while two steps are under way.
 LARGE_ROW_BYTES = 4001
 MEMORY = {"memory_bytes": 1 << 20, "copy_bytes_per_s": 10_000_000, "latency_s": 1e-3}
+
+
+def small_pieces(patch):
+    """Use memory in pieces that fit into so small a device."""
+    inside.small_pieces(patch, slab_bytes=40_000, least_slab_bytes=20_000, chunk_bytes=20_000)
 
 
 class Sentences:
@@ -84,17 +88,12 @@ FOR_BOTH = ("batch_size", "collate", "transforms", "augment", "drop_last")
 @contextlib.contextmanager
 def on_device(source, **options):
     """Give a loader on a new device with small memory, and the device; nobody but the loader has used it."""
-    targets._shared.clear()
+    forget_devices()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_fill, "CHUNK_BYTES", 20_000)
-        patch.setattr(sample_pool, "_SLAB_BYTES", 40_000)
-        patch.setattr(device_budget, "_MIN_SLAB_BYTES", 20_000)
-        loader = Loader(source, device="simulated", simulated=MEMORY, seed=3, **options)
-        try:
-            yield loader, loader._engine.side.device
-        finally:
-            loader.close()
-            targets._shared.clear()
+        small_pieces(patch)
+        with Loader(source, device="simulated", simulated=MEMORY, seed=3, **options) as loader:
+            yield loader, inside.device_of(loader)
+    forget_devices()
 
 
 class OtherBytesError(AssertionError):
@@ -148,7 +147,7 @@ def run(make, *, epochs=2, keeps=False, between=None, asks_digest=False, **optio
 
 def cut_pool(loader, epoch):
     """Take half of the samples off the device after it gave all of an epoch, and let them come back."""
-    pool = loader._engine.side.pool
+    pool = inside.pool_of(loader)
     if epoch == 1:
         assert pool.is_complete
         pool.shrink(ROWS // 2)
@@ -157,21 +156,21 @@ def cut_pool(loader, epoch):
 
 def drop_pool(loader, epoch):
     """Take the pool's memory away after it gave all of an epoch, as a shortage of memory does."""
-    pool = loader._engine.side.pool
+    pool = inside.pool_of(loader)
     if epoch == 0:
         assert pool.is_complete
         pool.switch_off("a test says so")
 
 
 def partial_pool(loader, _):
-    pool = loader._engine.side.pool
+    pool = inside.pool_of(loader)
     assert 0 < pool.num_rows < ROWS
-    assert len(pool._slabs) > 1
+    assert pool.held_bytes > 100_000  # of several slabs
 
 
 def complete_pool(loader, epoch):
     # Of several slabs each waits for the one before it, so the first epoch leaves gaps.
-    assert loader._engine.side.is_complete or epoch == 0
+    assert inside.holds_all(loader) or epoch == 0
 
 
 def run_stream(**options):

@@ -20,7 +20,7 @@ def values(index):
 
 
 class Rows:
-    """Sample ``i`` is known; a number of microseconds each, busy."""
+    """Sample ``i`` is known; a number of microseconds each, busy: so that there is something to break off."""
 
     def __init__(self, n=1000, busy_us=0):
         self.n, self.busy_us = n, busy_us
@@ -69,7 +69,6 @@ class Where(Rows):
     """Which process read a sample, and with how many threads torch computes there."""
 
     def __getitem__(self, index):
-        super().__getitem__(index)
         return os.getpid() if index else 0, torch.get_num_threads()
 
 
@@ -85,13 +84,14 @@ def _raise(error):
     raise error
 
 
+STUCK = 106
 FAULTS = {
     101: lambda: _raise(KeyError("label")),
     102: lambda: _raise(OddError(7, reason="out of order")),
     103: lambda: _raise(SystemExit("enough")),
     104: lambda: os._exit(3),
     105: lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    106: lambda: time.sleep(600),
+    STUCK: lambda: time.sleep(600),
     107: lambda: _raise(StopIteration),
     108: lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
@@ -111,7 +111,15 @@ class FaultyElsewhere(Rows):
 
 
 class Faulty(Rows):
+    """Faulty everywhere; a file says that a process has come to the sample whose reading never ends."""
+
+    def __init__(self, *args, told=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.told = told
+
     def __getitem__(self, index):
+        if index == STUCK and self.told is not None:
+            self.told.touch()
         if index in FAULTS:
             FAULTS[index]()
         return super().__getitem__(index)

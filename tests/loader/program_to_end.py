@@ -1,6 +1,6 @@
 """A program that reads with a loader until it ends, or is ended: ``program_to_end.py MODE END FOLDER``."""
 
-import os
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -28,7 +28,6 @@ if __name__ == "__main__":
     loader = Loader(source, **options)
     iterator = iter(loader)
     next(iterator)
-    print("ready", os.getpid(), flush=True)
     if end == "status":
         for _ in iterator:
             sys.exit(3)
@@ -36,8 +35,8 @@ if __name__ == "__main__":
         for _ in iterator:
             raise RuntimeError("on purpose")
     if end != "return":
-        number = 0
-        while True:
-            for _ in loader.epoch(number):
+        for number in itertools.count():
+            for step, _ in enumerate(loader.epoch(number)):
+                if (number, step) == (0, 3):
+                    print("at work", flush=True)
                 time.sleep(0.001)
-            number += 1

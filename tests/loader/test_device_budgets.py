@@ -10,6 +10,7 @@ from flodl_pipe.errors import DeviceMemoryError, LoaderError, StagingError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.memory.ledger import process_ledger
 from tests.loader.device_cases import Fields, on_cpu, plain, require_same, run, small_device
+from tests.loader.inside import num_in_flight, policy_of, pool_of
 from tests.support import programs
 
 MIB = 1 << 20
@@ -62,8 +63,24 @@ def passed(loader, epochs, *, on_step=lambda: None):
     return found
 
 
-@pytest.mark.parametrize("mode", ["auto", "streaming"])
-@pytest.mark.parametrize(("total", "model"), [(64 * MIB, 0.8), (4 * MIB, 0.55), (3 * MIB, 0.3), (2 * MIB, 0.0)])
+@pytest.mark.parametrize(
+    ("total", "model", "mode"),
+    [
+        (64 * MIB, 0.8, "auto"),
+        (4 * MIB, 0.55, "streaming"),
+        (3 * MIB, 0.3, "auto"),
+        (2 * MIB, 0.0, "streaming"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in (
+                (64 * MIB, 0.8, "streaming"),
+                (4 * MIB, 0.55, "auto"),
+                (3 * MIB, 0.3, "streaming"),
+                (2 * MIB, 0.0, "auto"),
+            )
+        ),
+    ],
+)
 def test_every_byte_was_granted_and_a_step_gets_what_is_left(watched, total, model, mode):
     with on_cpu(Fields(), batch_size=BATCH) as loader:
         wanted = run(loader, 3)
@@ -100,7 +117,7 @@ def test_a_model_that_comes_after_the_first_read_gets_its_memory(late):
 
 def test_hits_are_the_part_of_the_set_that_the_pool_holds():
     with small_device(3 << 19) as (options, get), Loader(Fields(), batch_size=BATCH, drop_last=False, **options) as it:
-        before, pool = (0, 0), it._engine.side.pool
+        before, pool = (0, 0), pool_of(it)
         held = []
         for epoch in range(10):
             held.append(pool.num_rows / 331)
@@ -127,7 +144,7 @@ def test_before_the_first_step_a_third_then_a_half_then_all_of_it():
 
     with small_device(total) as (options, get):
         with budget() as loader:
-            policy = loader._engine.side._plan.policy
+            policy = policy_of(loader)
             assert policy.knowledge == "unknown"
             third = policy.latest.budget.num_bytes
             assert loader.prefetch_depth == 4
@@ -139,7 +156,7 @@ def test_before_the_first_step_a_third_then_a_half_then_all_of_it():
             assert policy.latest.budget.num_bytes == pytest.approx(0.9 * total, rel=0.05)
             assert loader.prefetch_depth == 20  # a whole epoch fits
         with budget(activation_reserve=4 * MIB) as loader:
-            policy = loader._engine.side._plan.policy
+            policy = policy_of(loader)
             assert policy.knowledge == "stated"
             assert policy.latest.budget.num_bytes == pytest.approx(0.9 * total - 4 * MIB, rel=0.05)
             loader.set_activation_reserve(8 * MIB)
@@ -148,7 +165,7 @@ def test_before_the_first_step_a_third_then_a_half_then_all_of_it():
                 loader.set_activation_reserve(-1)
         model = get().take(8 * MIB)
         with budget() as loader:
-            policy = loader._engine.side._plan.policy
+            policy = policy_of(loader)
             assert policy.knowledge == "derived"
             expected = (0.9 * total - 8 * MIB - 3 * 8 * MIB) / 2
             assert policy.latest.budget.num_bytes == pytest.approx(expected, rel=0.05)
@@ -160,7 +177,7 @@ def test_a_depth_that_was_set_is_kept_until_it_is_set_again():
         loader.set_prefetch_depth(3)
         for epoch in range(3):
             for _ in loader.epoch(epoch):
-                assert loader._engine.side.flight.num_steps <= 3
+                assert num_in_flight(loader) <= 3
             assert loader.prefetch_depth == 3
         loader.auto_resize()
         assert loader.prefetch_depth == 20
@@ -249,11 +266,11 @@ def test_two_loaders_share_one_budget(watched):
                 del batch
             require_same(passed(validation, 1), wanted_validation)
         assert held_of_devices() <= 0.9 * total
-        budget = training._engine.side._plan.policy.latest.budget.num_bytes
+        budget = policy_of(training).latest.budget.num_bytes
         validation.close()
         found += [plain(batch) for epoch in (2, 3) for batch in training.epoch(epoch)]
         require_same(found, wanted)
-        assert training._engine.side._plan.policy.latest.budget.num_bytes > budget
+        assert policy_of(training).latest.budget.num_bytes > budget
         training.close()
         for allocated, granted in watched:
             assert allocated - 2 * BATCH_BYTES <= granted
@@ -261,6 +278,7 @@ def test_two_loaders_share_one_budget(watched):
         assert get().faults == []
 
 
+@pytest.mark.full
 def test_host_memory_stays_within_the_grants():
     program = """
         import gc

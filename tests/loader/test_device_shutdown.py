@@ -8,16 +8,11 @@ import random
 
 import pytest
 
-from flodl_pipe.loader import device_fill, targets
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.memory import device_budget
-from flodl_pipe.staging import sample_pool
-from tests.loader.device_scenarios import MEMORY, Sentences, noise, records, tokens, write_data
-from tests.loader.endings import ENDINGS, end_all
+from tests.loader.device_scenarios import MEMORY, Sentences, noise, records, small_pieces, tokens, write_data
+from tests.loader.endings import ENDINGS, end_all, end_each
 from tests.loader.sources import Numbers
 from tests.loader.streams import Lanes
-
-pytestmark = pytest.mark.full
 
 COUNT = int(os.environ.get("FLODL_PIPE_SHUTDOWNS", "250"))
 
@@ -35,12 +30,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
-    monkeypatch.setattr(device_fill, "CHUNK_BYTES", 20_000)
-    monkeypatch.setattr(sample_pool, "_SLAB_BYTES", 40_000)
-    monkeypatch.setattr(device_budget, "_MIN_SLAB_BYTES", 20_000)
-    targets._shared.clear()
-    yield
-    targets._shared.clear()
+    small_pieces(monkeypatch)
 
 
 @pytest.fixture
@@ -88,5 +78,10 @@ def maker(folder):
     return make
 
 
+def test_every_ending_leaves_nothing_on_the_device(data):
+    end_each(random.Random(4), KINDS, list(ENDINGS), maker(data), data.parent / "left")
+
+
+@pytest.mark.full
 def test_random_endings_leave_nothing_on_the_device(data):
     end_all(random.Random(5), COUNT, KINDS, list(ENDINGS), maker(data), data.parent / "left")

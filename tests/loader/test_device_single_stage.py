@@ -20,9 +20,16 @@ def one_queue(memory_bytes, **_):
     return MpsDevice(torch.device("cpu"), module)
 
 
-@pytest.mark.parametrize("memory_bytes", [64 << 20, 3 << 19])
-@pytest.mark.parametrize("readers", [0, 2])
-@pytest.mark.parametrize("mode", ["auto", "streaming"])
+# Each two of them together.
+@pytest.mark.parametrize(
+    ("memory_bytes", "readers", "mode"),
+    [
+        (64 << 20, 0, "auto"),
+        pytest.param(64 << 20, 2, "streaming", marks=pytest.mark.full),
+        pytest.param(3 << 19, 0, "streaming", marks=pytest.mark.full),
+        (3 << 19, 2, "auto"),
+    ],
+)
 @pytest.mark.parametrize(
     ("make", "more"),
     [

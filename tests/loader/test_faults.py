@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import traceback
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from flodl_pipe.errors import ChangedError, LoaderError, StagingError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.tokens import TokenShards
+from tests.loader.inside import wait_until_filled
 from tests.loader.sources import Numbers, ids
+from tests.loader.waiting import HANG_S
 
 WAYS = [{"readers": 0}, {"readers": 1}, {"readers": 3}]
 
@@ -40,8 +43,7 @@ def test_the_resident_set_gives_way_to_the_same_error(way, caplog):
     ):
         with pytest.raises(OSError, match="record 3500"):
             ids(loader)
-        if loader._engine._tiers.whole._thread:
-            loader._engine._tiers.whole._thread.join()
+        wait_until_filled(loader)
         assert loader.mode[0] == "streaming"
         assert "the resident set of" in caplog.text
         assert "given up: reading it failed" in caplog.text
@@ -53,7 +55,7 @@ def test_a_shortage_of_memory_ends_the_resident_set_not_the_run(monkeypatch, cap
     monkeypatch.setattr("flodl_pipe.loader.resident.floor_bytes", lambda _: 1 << 60)
     with Loader(Numbers(400), batch_size=4, mode="resident") as loader:
         expected = ids(loader)
-        loader._engine._tiers.whole._thread.join()
+        assert not wait_until_filled(loader)
         assert "is left alone" in caplog.text
         assert loader.mode[0] == "streaming"
         assert ids(loader.epoch(0)) == expected
@@ -64,10 +66,24 @@ def test_a_source_that_is_not_thread_safe_is_read_by_one_reader_at_a_time():
     with Loader(source, batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
         assert len(ids(loader)) == 300
     assert source.most_inside == 1
-    source = Numbers(600, delay_s=0.001)
-    with Loader(source, batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
-        ids(loader)
-    assert source.most_inside > 1
+
+
+def test_a_source_that_is_thread_safe_is_read_by_several_at_once():
+    met = threading.Event()
+
+    class Meeting(Numbers):
+        def read_into(self, indices, rows, out):
+            with self.lock:
+                here.append(threading.get_ident())
+                if len(set(here)) > 1:
+                    met.set()
+            met.wait(HANG_S)
+            super().read_into(indices, rows, out)
+
+    here = []
+    with Loader(Meeting(600), batch_size=2, readers=4, prefetch=8, mode="streaming") as loader:
+        assert len(ids(loader)) == 300
+    assert met.is_set()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,6 +119,7 @@ def test_a_thread_that_the_system_refuses_is_an_error(monkeypatch):
 def shard(tmp_path):
     path = tmp_path / "shard.bin"
     np.arange(200_000, dtype="<u2").tofile(path)
+    os.utime(path, (1e9, 1e9))  # long ago: what changes it now has another time, however coarse times are
     return path
 
 

@@ -1,14 +1,20 @@
 """The sequence table: groups in order, parts shared, credits bounding what is in flight."""
 
 import threading
-import time
 
 import pytest
 
 from flodl_pipe.loader.groups import Group, SequenceTable
+from tests.loader.waiting import HANG_S, joined, until
 
 
-def table(num_steps=10, *, group_steps=4, max_steps=8, last_is_short=False, chunk_steps=1000, step_parts=1):
+def new_group(first, count, parts):
+    return Group(first, count, parts, [])
+
+
+def table(
+    num_steps=10, *, group_steps=4, max_steps=8, last_is_short=False, chunk_steps=1000, step_parts=1, make=new_group
+):
     return SequenceTable(
         num_steps,
         last_is_short=last_is_short,
@@ -16,7 +22,7 @@ def table(num_steps=10, *, group_steps=4, max_steps=8, last_is_short=False, chun
         step_parts=step_parts,
         group_steps=group_steps,
         max_steps=max_steps,
-        new_group=lambda first, count, parts: Group(first, count, parts, []),
+        new_group=make,
     )
 
 
@@ -62,7 +68,14 @@ def test_a_group_larger_than_the_credits_can_still_be_opened():
 
 
 def test_it_is_known_whether_readers_fall_behind():
-    found, claimed = table(100), []
+    claimed, may_claim = [], threading.Event()
+
+    def make(first, count, parts):
+        if first == 8:
+            may_claim.wait(HANG_S)
+        return new_group(first, count, parts)
+
+    found = table(100, make=make)
 
     def read():
         found.reader_starts()
@@ -73,22 +86,21 @@ def test_it_is_known_whether_readers_fall_behind():
     assert not found.runs_low, "nobody reads"
     thread = threading.Thread(target=read)
     thread.start()
-    while len(claimed) < 2 or found.runs_low:  # it claims all there is credit for, then waits
-        time.sleep(0.001)
+    # It claims all there is credit for, then waits.
+    until(lambda: len(claimed) == 2 and not found.runs_low, "a reader that waits")
     first, second = claimed[0][0], claimed[1][0]
     found.finish(first)
     found.take()
     found.give_credit(first.num_steps)
     assert found.runs_low, "a reader that was given credit has work from then on, not from when it runs"
-    while len(claimed) < 3:
-        time.sleep(0.001)
+    may_claim.set()
+    until(lambda: len(claimed) == 3, "the next claim")
     found.finish(second)
     found.finish(claimed[2][0])
     found.give_credit(0)
     assert not found.runs_low, "half is ready"
     found.stop()
-    thread.join(timeout=5)
-    assert not thread.is_alive()
+    joined(thread)
 
 
 def test_groups_are_taken_in_order_whatever_finishes_first():
@@ -119,8 +131,8 @@ def test_stop_ends_every_wait(waiting):
     results = []
     thread = threading.Thread(target=lambda: results.append(getattr(found, waiting)()))
     thread.start()
-    found.stop()
-    thread.join(timeout=5)
+    found.stop()  # it waits by then, or is about to
+    joined(thread)
     assert results == [None]
     assert found.claim() is None
     assert len(found.drain()) == 2

@@ -1,7 +1,6 @@
 """The tiers of the host in a loader: whatever they hold, the rows are those of the source."""
 
 import logging
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from flodl_pipe.memory.probe import HostMemory
 from flodl_pipe.sources.ragged_source import RaggedRows
 from flodl_pipe.sources.records import RecordPart, Records
 from flodl_pipe.sources.tokens import TokenShards
+from tests.loader.inside import disk_file, wait_until_filled
 
 N, ROW = 2000, 520
 
@@ -53,37 +53,44 @@ def delivered(loader, epochs=3):
     return rows
 
 
-def wait_until_full(loader):
-    cache = loader._engine._tiers
-    deadline = time.monotonic() + 20
-    while not cache.is_filled and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert cache.is_filled
-
-
 def counts(loader):
     return {count.name: count for count in loader.tiers()}
 
 
-@pytest.mark.parametrize("readers", [0, 1, 3])
-@pytest.mark.parametrize("disk", [0, 400 * 528])
-@pytest.mark.parametrize("cached", [0.0, 0.3])
-def test_a_part_in_memory_a_part_on_disk_and_the_rest_from_the_source(
-    records_file, small_host, tmp_path, readers, disk, cached
-):
+@pytest.fixture(scope="module")
+def whole(records_file):
+    """The rows of three epochs, and their digest, without any tier."""
     plain = Loader(records(records_file), batch_size=16, mode="streaming", sample_cache=False, keep_digest=True)
     with plain as loader:
-        whole, digest = delivered(loader), loader.statistics().digest
+        return delivered(loader), loader.statistics().digest
+
+
+DISK, CACHED = 400 * 528, 0.3
+
+
+@pytest.mark.parametrize(
+    ("readers", "disk", "cached"),
+    [
+        (0, DISK, CACHED),
+        (1, DISK, CACHED),
+        (3, DISK, CACHED),
+        (1, DISK, 0),
+        (3, DISK, 0),
+        (0, 0, CACHED),
+        (3, 0, CACHED),
+    ],
+)
+def test_a_part_in_memory_a_part_on_disk_and_the_rest_from_the_source(
+    records_file, small_host, tmp_path, whole, readers, disk, cached
+):
     options = {"batch_size": 16, "mode": "streaming", "readers": readers, "prefetch": 4, "sample_cache": cached > 0}
-    ring = Loader(records(records_file), **options, device="cpu")
-    with ring:
-        ring_bytes = dict(ring.granted())["ring"]
+    with Loader(records(records_file), **options, device="cpu") as loader:
+        ring_bytes = dict(loader.granted())["ring"]
     small_host(int(cached * N * (ROW + 1)) + 4 * 400, ring_bytes)
     with Loader(
         records(records_file), **options, disk_stage=disk, disk_stage_dir=str(tmp_path), keep_digest=True
     ) as loader:
-        assert delivered(loader) == whole
-        assert loader.statistics().digest == digest
+        assert (delivered(loader), loader.statistics().digest) == whole
         found = counts(loader)
         assert set(found) == ({"RAM cache"} if cached else set()) | ({"disk stage"} if disk else set())
         if cached:
@@ -100,7 +107,7 @@ def test_the_hit_rate_of_a_cache_is_its_part_of_the_set(records_file, small_host
     small_host(N // 4 * (ROW + 1) + 1, ring_bytes)
     with Loader(records(records_file), **options) as loader:
         delivered(loader, 1)
-        wait_until_full(loader)
+        assert wait_until_filled(loader)
         before = counts(loader)["RAM cache"]
         delivered(loader, 10)
         after = counts(loader)["RAM cache"]
@@ -118,7 +125,7 @@ def test_one_epoch_fills_nothing(records_file):
 def test_a_cache_of_the_whole_set_serves_streaming_like_a_resident_set(records_file):
     with Loader(records(records_file), batch_size=20, mode="streaming") as loader:
         first = delivered(loader, 1)
-        wait_until_full(loader)
+        assert wait_until_filled(loader)
         read = loader.traffic().source_rows
         assert sorted(delivered(loader, 4)[-N:]) == sorted(first)
         assert loader.traffic().source_rows == read
@@ -164,7 +171,7 @@ def test_windows_that_overlap_are_kept_once(tmp_path, small_host):
     with Loader(windows(), **options) as loader:
         found = run(loader)
         assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True))
-        wait_until_full(loader)
+        assert wait_until_filled(loader)
         before = counts(loader)["RAM cache"]
         run(loader)
         after = counts(loader)["RAM cache"]
@@ -204,8 +211,7 @@ def test_a_disk_stage_that_fails_is_said_and_the_rows_come_from_the_source(recor
         Loader(records(records_file), **options, disk_stage=1 << 20, disk_stage_dir=str(tmp_path)) as loader,
     ):
         rows = delivered(loader, 1)
-        stage = loader._engine._tiers.cascade._tiers[0]
-        stage._file.give_back()
+        disk_file(loader).give_back()
         for epoch in (1, 2):
             for batch in loader.epoch(epoch):
                 rows += zip(batch["id"].tolist(), batch["data"].sum(dim=1, dtype=torch.int64).tolist(), strict=True)

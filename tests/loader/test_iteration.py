@@ -124,8 +124,11 @@ def test_a_source_that_changes_its_samples_is_refused_at_the_first_batch():
             super().read_into(indices, rows, out)
             out["values"][rows] += np.uint8(self.reads)
 
-    with pytest.raises(SourceError, match="is not the same when it is read again"):
-        next(iter(Loader(Impure(20), batch_size=4)))
+    with (
+        Loader(Impure(20), batch_size=4) as loader,
+        pytest.raises(SourceError, match="is not the same when it is read again"),
+    ):
+        next(iter(loader))
     with Loader(Impure(20), batch_size=4, check_purity=False) as loader:
         assert len(list(loader)) == 5
 
@@ -144,7 +147,7 @@ def test_a_closed_loader_says_so(loader):
 def test_counts_are_what_iteration_gives(loader):
     assert len(loader) == loader.num_batches == len(ids(loader)) == 10
     assert (loader.num_samples, loader.batch_size, loader.global_batch_size) == (40, 4, 4)
-    assert loader.dataset is loader._source
+    assert isinstance(loader.dataset, Numbers)
     assert loader.device.type == "cpu"
     assert not loader.pin_memory
     statistics = loader.statistics()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flodl_pipe.errors import ResumeError, SourceError
 from flodl_pipe.loader.ledger import SkipLedger, from_text, json_lines, reason_of
 from flodl_pipe.loader.skipping import replacements
+from tests.loader.waiting import joined
 
 
 def ledger(*samples, max_skipped=100):
@@ -196,7 +197,7 @@ def test_many_threads_lose_nothing():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            joined(thread)
     finally:
         logging.getLogger("flodl_pipe").setLevel(logging.NOTSET)
     assert [sample for sample, _ in made.entries()] == list(range(400))

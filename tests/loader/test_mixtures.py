@@ -50,19 +50,23 @@ def test_a_forked_child_goes_on_under_the_same_history(resumed):
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writer, json.dumps([samples(iter(resumed), 5), resumed.state_dict()["mixture"]]).encode())
-        os._exit(0)
+        try:
+            os.write(writer, json.dumps([samples(iter(resumed), 5), resumed.state_dict()["mixture"]]).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        found = told.read()
     os.waitpid(child, 0)
     wanted = samples(iter(resumed), 5)
-    assert json.loads(os.read(reader, 1 << 16)) == [wanted, resumed.state_dict()["mixture"]]
-    os.close(reader)
-    os.close(writer)
+    assert json.loads(found) == [wanted, resumed.state_dict()["mixture"]]
     assert resumed.state_dict()["mixture"] == "0:8,2;300:2,8"
 
 
 def test_a_kept_batch_keeps_its_cursor(resumed):
-    batch = next(iter(loader(2, 8)))
-    before = batch.cursor
+    with loader(2, 8) as fresh:
+        batch = next(iter(fresh))
+        before = batch.cursor
     first = next(iter(resumed))
     kept = first.cursor
     with loader(8, 2) as other:

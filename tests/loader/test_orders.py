@@ -15,6 +15,7 @@ from flodl_pipe import Loader
 from flodl_pipe.cluster.context import RunContext
 from flodl_pipe.errors import ConfigError, ResumeError, StagingError
 from tests.loader.sources import Numbers, ids
+from tests.loader.waiting import HANG_S
 
 N = 83
 LENGTHS = np.random.default_rng(3).integers(1, 40, N)
@@ -81,7 +82,7 @@ def test_what_comes_is_what_the_order_promises(name, whole):
     assert name == "sequential" or whole[name][0] != whole[name][len(whole[name]) // 2]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_ranks_any_shares_any_kill_points_give_the_same_rows(whole, data):
     """The whole promise at once: cut, shared and broken off anywhere, the rows of a step are those of one process."""
@@ -349,8 +350,8 @@ def test_a_forked_child_reads_such_a_sampler():
         answers = context.Queue()
         child = context.Process(target=lambda: answers.put(ids(loader.epoch(1))))
         child.start()
-        assert answers.get(timeout=30) == want
-        child.join(30)
+        assert answers.get(timeout=HANG_S) == want
+        child.join(HANG_S)
 
 
 def test_weights_count_as_memory():

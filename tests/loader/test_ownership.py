@@ -1,6 +1,5 @@
 """A batch belongs to the loop: kept, changed, saved, trained on or sent away, it is nobody else's."""
 
-import gc
 import io
 import itertools
 import os
@@ -11,7 +10,9 @@ import pytest
 import torch
 
 from flodl_pipe.loader.loader import Loader
+from tests.loader.inside import slots_of
 from tests.loader.sources import Numbers, values
+from tests.loader.waiting import joined
 
 
 @pytest.fixture(params=[{"readers": 0}, {"readers": 1, "prefetch": 3}, {"readers": 2, "mode": "resident"}])
@@ -108,14 +109,13 @@ def test_a_saved_tensor_is_as_large_as_itself(loader):
 
 
 def test_memory_comes_back_when_batches_go(loader):
-    pool = loader._engine.pool
+    pool = slots_of(loader)
     kept = []
     while len(kept) <= pool.num_slots:
         kept += list(loader)
     grown = pool.num_mapped
     assert grown > pool.num_slots
     del kept
-    gc.collect()
     for _ in loader:
         pass
     pool.take(0)
@@ -126,7 +126,7 @@ def test_a_batch_is_dropped_in_any_thread(loader):
     for batch in loader:
         thread = threading.Thread(target=lambda kept: kept["id"].sum(), args=(batch,))
         thread.start()
-        thread.join()
+        joined(thread)
     assert all(map(is_right, loader))
 
 

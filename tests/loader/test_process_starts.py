@@ -1,8 +1,10 @@
 """Starting reader processes: what cannot be sent to one, and scripts that cannot be imported, are explained."""
 
+import multiprocessing
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from tests.loader import process_sources as datasets
 from tests.support import programs
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 150.0  # each starts a Python anew, or two
 
+FULL = pytest.mark.full
 SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
@@ -39,9 +43,9 @@ def run(code, *arguments):
     """Run Python with a script, or with code that is typed; return status, output and errors."""
     if arguments[0] in ("-", "-i"):  # one that is typed into is an interpreter of its own
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, input=code, cwd=ROOT, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(command, input=code, cwd=ROOT, text=True, capture_output=True, timeout=LIMIT_S)
     else:
-        done = programs.run(arguments)
+        done = programs.run(arguments, timeout=LIMIT_S)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -76,7 +80,7 @@ def test_an_open_file_is_refused(tmp_path):
     assert "the dataset.file is <_io.BufferedWriter" in text
 
 
-@pytest.mark.parametrize("how", ["forkserver", "spawn"])
+@pytest.mark.parametrize("how", ["forkserver", pytest.param("spawn", marks=FULL)])
 def test_a_script_with_a_guard_works(how, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(ROOT), how=how) + "\nif __name__ == '__main__':\n    main()\n")
@@ -101,6 +105,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert "is just starting, and begins to start others" in errors
 
 
+@pytest.mark.full
 def test_a_script_that_fails_when_it_is_imported_again_is_shown(tmp_path):
     script = tmp_path / "script.py"
     code = SCRIPT.format(root=str(ROOT), how="forkserver")
@@ -111,6 +116,15 @@ def test_a_script_that_fails_when_it_is_imported_again_is_shown(tmp_path):
     assert "what it printed on standard error says why" in errors
 
 
+def test_a_main_module_that_is_in_no_file_is_refused_before_a_process_starts(monkeypatch):
+    typed = types.ModuleType("__main__")
+    typed.__file__ = "<stdin>"
+    monkeypatch.setitem(sys.modules, "__main__", typed)
+    with pytest.raises(LoaderError, match=r"typed into an interpreter.*module.*reader_start=fork"):
+        ProcessReaders(adapt(datasets.Rows()), num_processes=1, start="forkserver", max_rows=1)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [("-",), ("-i", "-q")], ids=["stdin", "interpreter"])
 def test_what_is_typed_into_an_interpreter_is_refused_before_a_process_starts(arguments):
     code = textwrap.dedent(SCRIPT.format(root=str(ROOT), how="forkserver")) + "\nmain()\n"
@@ -120,11 +134,13 @@ def test_what_is_typed_into_an_interpreter_is_refused_before_a_process_starts(ar
         assert part in errors
 
 
+@pytest.mark.full
 def test_in_an_interpreter_forks_work():
     code = SCRIPT.format(root=str(ROOT), how="fork") + "\nmain()\n"
     assert run(code, "-")[:2] == (0, "sum 2450\n")
 
 
+@pytest.mark.full
 def test_in_an_interpreter_datasets_of_modules_work():
     code = SCRIPT.format(root=str(ROOT), how="forkserver")
     code += "from tests.loader.process_sources import Rows\nMine = lambda _: Rows(50)\n"
@@ -132,6 +148,7 @@ def test_in_an_interpreter_datasets_of_modules_work():
     assert run("", "-c", f"{code}\nmain()\n")[:2] == (0, "sum 1225\n")
 
 
+@pytest.mark.full
 def test_a_module_that_is_not_there_is_named(tmp_path):
     (tmp_path / "lost.py").write_text("class Lost(list):\n    pass\n")
     code = SCRIPT.format(root=str(ROOT), how="forkserver") + textwrap.dedent(f"""
@@ -157,8 +174,6 @@ def in_worker(connection):
 
 
 def test_a_process_that_may_start_no_other_says_so():
-    import multiprocessing
-
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=in_worker, args=(theirs,), daemon=True)

@@ -9,6 +9,7 @@ import pytest
 from flodl_pipe.errors import ChangedError, ConfigError, SourceError, StagingError
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.sources.tokens import TokenShards
+from tests.loader.inside import interrupt_reads
 from tests.loader.skipping import WAYS, N, require_skipped, run, same, skipping
 from tests.loader.sources import Numbers
 
@@ -171,7 +172,7 @@ def test_reads_that_are_broken_off_tell_nothing():
     source = Numbers(N, bad=[3])
     with skipping(source, shuffle=False, readers=0, mode="streaming") as loader:
         batches = iter(loader)
-        loader._engine._interrupt()
+        interrupt_reads(loader)
         with pytest.raises(OSError, match="record 3"):
             next(batches)
         assert loader.skipped == ()

@@ -12,6 +12,7 @@ from flodl_pipe.cluster.world import World
 from flodl_pipe.errors import SourceError
 from flodl_pipe.loader.loader import Loader
 from tests.cluster.ranks import results
+from tests.loader.waiting import HANG_S
 
 N, BATCH = 22, 6
 BAD = (2, 8, 11, 17)
@@ -37,7 +38,7 @@ class Numbers:
 
 def context():
     rank = distributed.get_rank()
-    return RunContext(rank, distributed.get_world_size(), world=World.join("one", rank, 20.0))
+    return RunContext(rank, distributed.get_world_size(), world=World.join("one", rank, HANG_S))
 
 
 def loader_of(source, **options):
@@ -133,6 +134,7 @@ def test_what_one_rank_has_skipped_no_rank_tries_again(shared, way):
     assert [own for *_, own, _ in shared[way]] == [[], []]
 
 
+@pytest.mark.full
 def test_a_sample_that_one_rank_alone_cannot_read_is_skipped_by_whoever_gets_it_later():
     bad = (2, 17)
     for way in zip(*results(two_epochs, 2, 10, WAYS, ((), bad)), strict=True):
@@ -187,6 +189,7 @@ def continue_from_two_states(global_batch):
         return loader.skipped, loader.global_batch_size, invalid, other.skipped
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("global_batch", [BATCH, 8])
 def test_states_that_list_different_samples_become_one_ledger(global_batch):
     found = results(continue_from_two_states, 2, global_batch)
@@ -205,6 +208,7 @@ def only_where_it_is_asked_for(asked):
     return asked
 
 
+@pytest.mark.full
 def test_nothing_is_shared_where_faults_are_errors():
     assert results(only_where_it_is_asked_for, 2, []) == [[], []]
 
@@ -215,16 +219,23 @@ def in_a_child():
         next(batches)
         distributed.barrier()
         reads, writes = os.pipe()
-        if os.fork() == 0:
-            own = sorted(sample for step in epoch_of(loader, 0) for sample, valid, _ in step if not valid)
-            os.write(writes, json.dumps([own, listed(loader.state_dict())]).encode())
-            os._exit(0)
-        os.wait()
+        child = os.fork()
+        if not child:
+            try:
+                own = sorted(sample for step in epoch_of(loader, 0) for sample, valid, _ in step if not valid)
+                os.write(writes, json.dumps([own, listed(loader.state_dict())]).encode())
+            finally:
+                os._exit(0)
+        os.close(writes)
+        with os.fdopen(reads) as told:
+            said = told.read()
+        os.waitpid(child, 0)
         own = sorted(sample for step in epoch_of(loader, 0) for sample, valid, _ in step if not valid)
         distributed.barrier()
-        return json.loads(os.read(reads, 10_000)), own, listed(loader.state_dict())
+        return json.loads(said), own, listed(loader.state_dict())
 
 
+@pytest.mark.full
 def test_a_forked_child_skips_by_itself():
     for (child_skips, child_lists), own, every in results(in_a_child, 2):
         assert child_skips == own

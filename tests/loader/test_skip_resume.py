@@ -12,12 +12,14 @@ from flodl_pipe.sources.labelled_records import LabelledRecords
 from flodl_pipe.sources.records import RecordPart
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.transforms.image_basic import HorizontalFlip, Normalize
+from tests.loader.inside import load_whole_set, split_steps
 from tests.loader.skipping import BAD, BATCH, WAYS, N, plain, require_skipped, run, same, skipping
 from tests.loader.sources import Numbers
 
 
-@pytest.mark.parametrize("first", WAYS)
-@pytest.mark.parametrize("second", [WAYS[0], WAYS[2], WAYS[5]])
+@pytest.mark.parametrize(
+    ("first", "second"), list(zip(WAYS, [WAYS[0], WAYS[2], WAYS[5], WAYS[2], WAYS[5], WAYS[0]], strict=True))
+)
 def test_resume_goes_on_as_if_nothing_had_happened(first, second):
     with skipping(Numbers(N, bad=BAD), keep_digest=True, **first) as loader:
         whole = run(loader, 2)
@@ -53,7 +55,7 @@ def test_a_listed_sample_is_skipped_even_where_it_can_be_read_again():
         with skipping(source, **way) as loader:
             loader.load_state_dict(state)
             if way["mode"] == "resident":
-                loader._engine._tiers.whole.load()
+                load_whole_set(loader)
             same(run(loader, 2), whole)
 
 
@@ -132,22 +134,21 @@ def test_going_on_with_raise_is_said(caplog):
 
 
 def test_a_forked_child_takes_the_ledger_over():
-    loader = skipping(Numbers(N, bad=BAD), readers=0, mode="streaming")
-    run(loader)
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            iter(loader)  # built afresh, and nothing read yet
-            os.write(write_end, str([sample for sample, _ in loader.skipped] == sorted(BAD)).encode())
-            run(loader)
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end) as told:
-        assert told.read() == "True"
-    os.waitpid(child, 0)
-    loader.close()
+    with skipping(Numbers(N, bad=BAD), readers=0, mode="streaming") as loader:
+        run(loader)
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                iter(loader)  # built afresh, and nothing read yet
+                os.write(write_end, str([sample for sample, _ in loader.skipped] == sorted(BAD)).encode())
+                run(loader)
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as told:
+            assert told.read() == "True"
+        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("readers", [0, 1, 3])
@@ -157,8 +158,7 @@ def test_a_forked_child_takes_the_ledger_over():
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_fields_kept_apart_in_memory_skip_what_is_listed(tmp_path, monkeypatch, readers, transforms, in_parts):
     if in_parts:
-        monkeypatch.setattr("flodl_pipe.loader.plan._PART_STORED_BYTES", 100)
-        monkeypatch.setattr("flodl_pipe.loader.plan._GROUP_STORED_BYTES", 100)
+        split_steps(monkeypatch)
     np.random.default_rng(0).integers(0, 256, (90, 13), dtype=np.uint8).tofile(tmp_path / "a.bin")
     fields = {"image": RecordPart(1, "uint8", (3, 2, 2)), "label": RecordPart(0, "uint8")}
     records = LabelledRecords(
@@ -173,8 +173,7 @@ def test_fields_kept_apart_in_memory_skip_what_is_listed(tmp_path, monkeypatch, 
             state["skipped"] = json.dumps([[sample, "listed"] for sample in sorted(listed)])
             loader.load_state_dict(state)
             if mode == "resident":
-                loader._engine._tiers.whole.load()
-                assert loader._engine._tiers.whole.planes is not None
+                assert load_whole_set(loader)
             found.append(run(loader))
             assert {sample for sample, _ in loader.skipped} == listed
     same(found[1], found[0])

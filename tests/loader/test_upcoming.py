@@ -1,4 +1,7 @@
-"""The next epoch's order is made ahead, once, and only where it is the one that is asked for."""
+"""The next epoch's order is made ahead, once, and only where it is the one that is asked for.
+
+White box: what was made ahead is looked at before it is taken.
+"""
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from flodl_pipe.loader.upcoming import Upcoming
 from flodl_pipe.sampling.orders import UniformOrder
 from flodl_pipe.sampling.steps import Steps
 from tests.loader.sources import Numbers
+from tests.loader.waiting import until
 
 
 class Counted:
@@ -73,10 +77,12 @@ def test_what_is_wrong_with_the_next_epoch_is_said_to_the_loop_that_begins_it(up
 def test_readers_with_nothing_left_to_claim_make_the_next_order(readers):
     with Loader(Numbers(200), batch_size=4, readers=readers) as loader:
         for epoch in (0, 1):
-            list(loader.epoch(epoch))
-            made = loader._engine._upcoming._made
-            assert made is not None
-            assert (made[1].epoch, made[1].position) == (epoch + 1, 0)
+            batches = loader.epoch(epoch)
+            taken = [next(batches) for _ in range(49)]  # with the last one the pass would end
+            until(lambda: loader._engine._upcoming._made is not None, "the next epoch's order")
+            _, ahead = loader._engine._upcoming._made
+            assert (ahead.epoch, ahead.position) == (epoch + 1, 0)
+            assert len(taken + list(batches)) == 50
 
 
 @pytest.mark.parametrize("options", [{"readers": 1, "prefetch": 4}, {"readers": 0}])

@@ -1,7 +1,7 @@
 """Depth: enough steps to overlap, not everything there is, and the user's number if it fits."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import StagingError
@@ -63,6 +63,7 @@ def test_it_says_why(budget, knobs, words):
     assert words in depth_and_reason(budget * MIB, MIB, **knobs)[1]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 30), st.booleans(), st.integers(0, 1 << 20))
 def test_more_than_one_step_always_fits(budget_bytes, step_bytes, at_build, num_steps):
     found = depth_for(budget_bytes, step_bytes, at_build=at_build, forced=None, num_steps=num_steps)

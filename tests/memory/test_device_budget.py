@@ -1,7 +1,7 @@
 """The device budget: what is left below the line, discounted by how little is known, and split in whole slabs."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import StagingError
@@ -57,6 +57,7 @@ def test_the_peak_of_a_step_counts_after_its_activations_are_gone():
     assert budget(figures, reserve=4 * GIB).num_bytes == 6 * GIB
 
 
+@settings(deadline=None)
 @given(
     total=st.integers(1, 1 << 40),
     free=st.floats(0, 1),
@@ -105,6 +106,7 @@ def test_the_pool_is_nothing_where_not_one_slab_fits():
     assert pool_grant(10, 20, 1024, 1 << 20).num_bytes == 0
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 34), st.integers(0, 1 << 34), st.integers(0, 1 << 22), st.integers(0, 1 << 22))
 def test_the_pool_stays_in_its_budget(budget_bytes, depth_bytes, row_bytes, num_rows):
     grant = pool_grant(budget_bytes, depth_bytes, row_bytes, num_rows)

@@ -1,4 +1,7 @@
-"""Sources whose rows follow from their index, and a reader that asks a disk stage before one of them."""
+"""Sources whose rows follow from their index, and a reader that asks a disk stage before one of them.
+
+White box: the descriptor of a stage's file, by which tests damage it.
+"""
 
 import os
 import threading

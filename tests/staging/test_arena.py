@@ -1,4 +1,7 @@
-"""Memory of tiers: zeroed, resident only where it was written, refused with a remedy."""
+"""Memory of tiers: zeroed, resident only where it was written, refused with a remedy.
+
+White box: the call that joins pages is counted.
+"""
 
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import StagingError
 from flodl_pipe.memory.probe import resident_set_bytes
+from flodl_pipe.staging import arena
 from flodl_pipe.staging.arena import join_pages, reserve
 from flodl_pipe.staging.ranking import StorageOrder
 from tests.contract.tiers import Stamped, offer, read_tier
@@ -49,22 +53,32 @@ def large_pages_bytes() -> int:
     return 0
 
 
-def test_rows_that_are_whole_get_large_pages_and_stay_as_they_are() -> None:
-    source = Stamped(20_000, SampleSpec.of(x=("uint8", (3_072,))))
-    cache = cache_of(source, StorageOrder(20_000), 0, 20_000)
-    for some in np.array_split(np.random.default_rng(0).permutation(20_000), 20):
+def test_rows_that_are_whole_get_large_pages_and_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_joined = 0
+    advise = arena._madvise()
+
+    def counted(address: int, num_bytes: int, advice: int) -> int:
+        nonlocal num_joined
+        refused = advise(address, num_bytes, advice)
+        num_joined += num_bytes == 2 * MIB and not refused
+        return refused
+
+    source = Stamped(7_000, SampleSpec.of(x=("uint8", (3_072,))))
+    cache = cache_of(source, StorageOrder(7_000), 0, 7_000)
+    for some in np.array_split(np.random.default_rng(0).permutation(7_000), 20):
         offer(cache, source, some)
     assert cache.is_full
     source.reads.clear()
     before = large_pages_bytes()
+    monkeypatch.setattr(arena, "_madvise", lambda: counted)
     cache.fill(lambda: False)
     grown = large_pages_bytes() - before
     assert source.reads == []
-    for some in np.array_split(np.random.default_rng(1).permutation(20_000), 20):
+    for some in np.array_split(np.random.default_rng(1).permutation(7_000), 20):
         assert read_tier(cache, source, some).all()
-    if not grown:
-        pytest.skip("this kernel does not join pages")
-    assert grown > 32 * MIB
+    if not num_joined:
+        pytest.skip("this kernel does not join pages, or has no memory for it")
+    assert grown >= num_joined * MIB  # half of them: others may have been taken apart again
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 2 * MIB - 1, 2 * MIB, 9 * MIB + 17])

@@ -79,13 +79,13 @@ def play(data: Any, source: Any) -> None:
         require_rows(cascade, source, indices, np.arange(len(indices)), len(indices))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(st.data(), st.sampled_from(list(SPECS)[:4]))
 def test_any_play_of_reads_and_fills_gives_the_sources_rows(data: Any, spec: str) -> None:
     play(data, Stamped(60, SPECS[spec]))
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.parametrize("kind", real_sources.KINDS)
 def test_any_play_over_bundled_sources_gives_their_rows(tmp_path: Path, kind: str, data: Any) -> None:

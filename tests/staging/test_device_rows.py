@@ -1,4 +1,7 @@
-"""Delivery on a device: what the source delivers, bit by bit, in tensors that belong to nobody else."""
+"""Delivery on a device: what the source delivers, bit by bit, in tensors that belong to nobody else.
+
+White box: how parts of a mixture deliver is asked of the first of them.
+"""
 
 import itertools
 from fractions import Fraction

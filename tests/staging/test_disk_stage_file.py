@@ -1,4 +1,8 @@
-"""The stage's file has no name, goes with its process however that ends, and says what was refused when it is made."""
+"""The stage's file has no name, goes with its process however that ends, and says what was refused when it is made.
+
+White box: the file and its descriptor are looked at, a lock is held as another thread would, and the call that reserves
+space is refused.
+"""
 
 import ctypes
 import errno
@@ -17,8 +21,6 @@ from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.staging import disk_file
 from tests.staging.disk_rows import SPECS, Rows, fill, make_stage, open_descriptors, overwrite, read_through
 from tests.support import programs
-
-ROOT = Path(__file__).parents[2]
 
 
 def without_tmpfile(monkeypatch, number: int = errno.EOPNOTSUPP) -> None:
@@ -93,7 +95,7 @@ def run_script(body: str, folder: Path, **named) -> subprocess.CompletedProcess[
     return programs.run(["-c", script, str(folder)], **named)
 
 
-@pytest.mark.parametrize("tmpfile", [True, False])
+@pytest.mark.parametrize("tmpfile", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_nothing_is_left_after_a_kill(tmp_path, tmpfile):
     hide = "" if tmpfile else "monkey()"
     result = run_script(
@@ -126,19 +128,25 @@ def test_a_forked_child_neither_reads_nor_writes_nor_frees_it(tmp_path):
         stage._lock.acquire()  # as if another thread were in an offer
         child = os.fork()
         if not child:
-            for _ in range(2):
-                assert read_through(stage, source, np.arange(300)) == 0
-            assert "was forked from" in stage.count().off
-            stage.close()
-            os._exit(7)
+            try:
+                for _ in range(2):
+                    assert read_through(stage, source, np.arange(300)) == 0
+                assert "was forked from" in stage.count().off
+                stage.close()
+                os._exit(7)
+            finally:
+                os._exit(1)
         stage._lock.release()
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 7
         assert read_through(stage, source, np.arange(200)) == 200
         child = os.fork()
         if not child:
-            stage.close()  # without having been used there
-            os._exit(8)
+            try:
+                stage.close()  # without having been used there
+                os._exit(8)
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
         assert read_through(stage, source, np.arange(300)) == 200
         assert read_through(stage, source, np.arange(300)) == 300

@@ -121,8 +121,10 @@ def test_repeats_of_a_sample_hit_within_the_first_epoch():
     assert second.pool_rows == 200
 
 
-@pytest.mark.parametrize("lag_batches", [0, 3])
-@pytest.mark.parametrize(("repeats", "batch_rows", "epoch_rows"), [(1, 64, 1900), (3, 16, 6000), (4, 200, 7800)])
+@pytest.mark.parametrize(
+    ("repeats", "batch_rows", "epoch_rows", "lag_batches"),
+    [(1, 64, 1900, 0), (1, 64, 1900, 3), (3, 32, 6000, 3), (4, 200, 7800, 0)],
+)
 def test_permutations_do_as_expected(repeats, batch_rows, epoch_rows, lag_batches):
     work = Workload(2000, ROW_BYTES, "permutation", epoch_rows, batch_rows, repeats)
     tiers = tiers_by_rows(2000, pool=600, ram=500, disk=300)

@@ -10,7 +10,7 @@ from flodl_pipe.staging.held_ranks import HeldRanks
 from flodl_pipe.staging.lane_ranking import LaneRanking
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(n=st.integers(1, 120), data=st.data())
 def test_owned_samples_are_ranked_by_stripe_and_lane_and_others_not_at_all(n, data):
     num_lanes = data.draw(st.integers(1, n))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.staging.ranking import ByParts, ByWeight, RankedPart, Ranking, StorageOrder
@@ -25,6 +25,7 @@ rankings = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(rankings, st.data())
 def test_ranks_and_samples_are_inverse_and_runs_are_the_same_samples(ranking: Ranking, data: Any) -> None:
     number = len(ranking)
@@ -42,6 +43,7 @@ def test_ranks_and_samples_are_inverse_and_runs_are_the_same_samples(ranking: Ra
         assert all(sum(a) != b.first_sample for a, b in pairwise(runs))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40))
 def test_the_heaviest_come_first_and_ties_stay_in_storage_order(weights: list[int]) -> None:
     ranking = ByWeight(np.array(weights, dtype=np.uint64))
@@ -61,6 +63,7 @@ def test_parts_with_gaps_are_refused(parts: list[RankedPart]) -> None:
         ByParts(parts)
 
 
+@settings(deadline=None)
 @given(rankings, st.sampled_from([-1, "len", 2**62, -(2**63)]))
 def test_what_is_no_sample_has_no_rank(ranking: Ranking, index: Any) -> None:
     wrong = np.array([0, len(ranking) if index == "len" else index], dtype=np.int64)

@@ -1,6 +1,8 @@
-"""The device sample pool: whatever it is asked for, in whatever state, rows are those of the source."""
+"""The device sample pool: whatever it is asked for, in whatever state, rows are those of the source.
 
-import gc
+White box: the slabs that a pool has are looked at, to see that what it holds is counted, and declared to the device.
+"""
+
 import weakref
 
 import numpy as np
@@ -204,7 +206,6 @@ def test_a_pool_keeps_no_upload():
     rig.pool.admit(admission, rig.upload(admission.index), uploaded)
     rig.device.synchronize(rig.device.record(rig.stream))
     del uploaded, admission
-    gc.collect()
     assert storage() is None
     rig.require_exact()
 

