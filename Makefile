@@ -14,8 +14,8 @@
 PYTHON := python3
 VENV := .venv
 ARGS :=
-# Tests at a time: one for each processor.
-WORKERS := $(shell nproc 2>/dev/null || echo 2)
+# Tests at a time: one for each processor; `nproc` would take the threads of OpenMP for them.
+WORKERS := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || echo 2)
 PYTEST = $(BIN)/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal $(1))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

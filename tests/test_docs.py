@@ -46,6 +46,7 @@ def test_the_readme_has_the_examples_tested_here():
     assert [len(blocks(language)) for language in ("yaml", "bash", "python")] == [1, 2, 3]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("commands", blocks("bash"), ids=["run", "resume"])
 def test_the_commands_of_the_readme_run(run, commands):
     for line in commands.splitlines():
@@ -54,6 +55,7 @@ def test_the_commands_of_the_readme_run(run, commands):
         assert run("-m", "flodl_pipe", *argv)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", blocks("python"), ids=["load", "resume", "dataset"])
 def test_the_python_of_the_readme_runs(run, code):
     # Warnings are errors here as in the other tests.

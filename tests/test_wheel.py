@@ -98,6 +98,7 @@ def test_it_finds_its_own_config_files_and_not_the_checkouts(stranger):
     ]
 
 
+@pytest.mark.full
 def test_it_runs_the_main_job(stranger):
     done = stranger("-m", "flodl_pipe", "+recipe=olmo_shards", "job.max_steps=5")
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,8 @@
 
 The files lie in ``shared/cases/odd`` beside the checkout and are listed in ``EXPECT.json``. What version control cannot
 keep (links, empty folders, mode 000) is made here.
+
+White box: which files a source has, and in which order, is read from its blobs.
 """
 
 import hashlib

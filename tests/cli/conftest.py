@@ -1,13 +1,11 @@
 import logging
-import os
-import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import programs
+
 OUTSIDE = ("FLODL_PIPE_CONFIG_PATH", "HYDRA_FULL_ERROR", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
@@ -79,17 +77,6 @@ def call(capsys):
 @pytest.fixture
 def spawn(tmp_path):
     """Run the program as a user does, in a process of its own."""
-
-    def run(*argv, code=None, **environment):
-        inherited = {name: value for name, value in os.environ.items() if name not in OUTSIDE}
-        start = ["-c", code] if code else ["-m", "flodl_pipe"]
-        return subprocess.run(
-            [sys.executable, *start, *argv],
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            timeout=60,
-            env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-        )
-
-    return run
+    return lambda *argv, **more: programs.run(
+        ["-m", "flodl_pipe", *argv], cwd=tmp_path, env=programs.environment(**more)
+    )

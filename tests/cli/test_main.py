@@ -50,6 +50,7 @@ def test_a_refused_config_is_one_block_and_leaves_nothing_behind(call, jobs, fol
     assert [entry.name for entry in folder.path.iterdir()] == ["recipes"]
 
 
+@pytest.mark.full
 def test_nothing_given_says_what_is_needed(call):
     status, _, err = call()
     assert status == 2
@@ -65,7 +66,7 @@ def test_nothing_given_says_what_is_needed(call):
         ["--cfg", "job", "+recipe=olmo_shard"],
         ["--help", "+recipe=olmo_shard"],
         ["--info", "defaults", "+recipe=olmo_shard"],
-        ["-m", "+recipe=olmo_shard,nanogpt_bin"],
+        pytest.param(["-m", "+recipe=olmo_shard,nanogpt_bin"], marks=pytest.mark.full),
         ["-m", "+recipe=olmo_shards", "loader.batch_sise=1,2"],
         ["--cfg", "job", "source=null"],
         ["--cfg", "job", "source.path=[a"],
@@ -89,6 +90,7 @@ def test_our_error_in_a_job_has_no_traceback(call, jobs):
     assert call("+recipe=olmo_shards") == (2, "", "flodl_pipe: x.bin: 3 bytes; rule; remedy\n")
 
 
+@pytest.mark.full
 def test_the_traceback_can_be_asked_for(call, jobs, monkeypatch):
     def act(config):
         raise SourceError("no data")
@@ -101,7 +103,14 @@ def test_the_traceback_can_be_asked_for(call, jobs, monkeypatch):
     assert err.endswith("flodl_pipe: no data\n")
 
 
-@pytest.mark.parametrize("error", [ImportError("no such module"), ValueError("bug"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bug"),
+        pytest.param(ImportError("no such module"), marks=pytest.mark.full),
+        pytest.param(ZeroDivisionError(), marks=pytest.mark.full),
+    ],
+)
 def test_another_programs_exception_comes_through_whole(jobs, error):
     def act(config):
         raise error
@@ -113,6 +122,7 @@ def test_another_programs_exception_comes_through_whole(jobs, error):
     assert caught.traceback[-1].name == "act"
 
 
+@pytest.mark.full
 def test_omegaconfs_exception_in_a_job_is_the_jobs(jobs):
     from omegaconf.errors import ConfigAttributeError
 
@@ -132,6 +142,7 @@ def test_an_interrupt_is_130_in_one_line(call, jobs):
     assert call("+recipe=olmo_shards") == (130, "", "flodl_pipe: interrupted\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_an_interrupt_of_several_ranks_is_told_by_rank_0(call, jobs, monkeypatch, rank):
     def act(config):
@@ -155,6 +166,7 @@ def test_a_sweep_runs_every_point(call, jobs, folder):
     assert len(list(folder.path.glob("multirun/*/*/[0-3]"))) == 4
 
 
+@pytest.mark.full
 def test_a_fault_at_a_point_of_a_sweep_names_the_point(call, jobs):
     status, _, err = call("-m", "+recipe=olmo_shards", "loader.batch_size=8,0")
     assert status == 2
@@ -164,6 +176,7 @@ def test_a_fault_at_a_point_of_a_sweep_names_the_point(call, jobs):
     assert len(jobs.seen) == 1
 
 
+@pytest.mark.full
 def test_a_recipe_may_hold_a_sweep(call, jobs, folder):
     folder(
         "recipes/mine.yaml", "defaults: [olmo_shards, _self_]\nhydra: {sweeper: {params: {loader.batch_size: '1,2'}}}\n"
@@ -181,6 +194,7 @@ def test_a_sweep_under_torchrun_is_refused(call, jobs, monkeypatch):
     assert not jobs.seen
 
 
+@pytest.mark.full
 def test_a_rank_that_is_not_0_leaves_no_trace_and_speaks_last(call, jobs, folder, monkeypatch):
     slept = []
     monkeypatch.setattr(cli.time, "sleep", slept.append)
@@ -197,6 +211,7 @@ def test_the_tasks_number_comes_back_for_sweepers(jobs):
     assert run_hydra(["+recipe=olmo_shards", "loader.batch_size=12"], run_job) == 12.0
 
 
+@pytest.mark.full
 def test_own_config_folders_work_on_the_command_line(call, jobs, folder):
     folder("own/recipes/mine.yaml", "defaults: [{override /source: mine}]\nloader: {batch_size: 3}\n")
     folder("own/source/mine.yaml", "kind: token_shards\nseq_len: 5\n")
@@ -242,6 +257,7 @@ def test_a_log_that_cannot_be_written_is_one_message(call, jobs, folder):
     assert "mine/flodl_pipe.log: Is a directory" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flags", [[], ["-m"]])
 def test_a_jobs_own_failure_to_write_is_not_taken_for_the_run_folders(jobs, flags):
     def act(config):
@@ -252,6 +268,7 @@ def test_a_jobs_own_failure_to_write_is_not_taken_for_the_run_folders(jobs, flag
         cli.main([*flags, "+recipe=olmo_shards"])
 
 
+@pytest.mark.full
 def test_a_plan_leaves_no_folder_behind_even_if_a_recipe_asks_for_it(call, folder, monkeypatch):
     called = []
     monkeypatch.setitem(sys.modules, "flodl_pipe.jobs.plan", type("plan", (), {"main": staticmethod(called.append)}))
@@ -263,7 +280,7 @@ def test_a_plan_leaves_no_folder_behind_even_if_a_recipe_asks_for_it(call, folde
     assert sorted(entry.name for entry in folder.path.iterdir()) == ["outputs", "recipes"]
 
 
-@pytest.mark.parametrize("flags", [[], ["-m"], ["--cfg", "job"]])
+@pytest.mark.parametrize("flags", [[], pytest.param(["-m"], marks=pytest.mark.full), ["--cfg", "job"]])
 def test_recipes_that_include_each_other_are_named(call, folder, flags):
     folder("recipes/self.yaml", "defaults: [self]\n")
     folder("recipes/a.yaml", "defaults: [/recipe/b, _self_]\n")
@@ -287,6 +304,7 @@ def test_a_working_directory_that_is_gone_is_one_message(call, jobs, folder, mon
     monkeypatch.chdir(folder.path)
 
 
+@pytest.mark.full
 def test_a_pipe_of_a_jobs_own_may_not_break_unseen(jobs):
     def act(config):
         raise BrokenPipeError(32, "Broken pipe")

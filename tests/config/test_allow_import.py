@@ -1,4 +1,7 @@
-"""Who may allow an import: what is typed counts, what files, sweepers and Hydra's settings say does not."""
+"""Who may allow an import: what is typed counts, what files, sweepers and Hydra's settings say does not.
+
+White box: what a job of a sweep takes with it to another process is pickled.
+"""
 
 import pickle
 

@@ -44,7 +44,7 @@ def one_problem(*words):
         ("[1, 1e-13]", "from 1e-12 to 1e12, got 1e-13 in the list"),
     ],
 )
-@pytest.mark.parametrize("place", ["command line", "recipe"])
+@pytest.mark.parametrize("place", ["command line", pytest.param("recipe", marks=pytest.mark.full)])
 def test_ratios_are_numbers_above_zero(value, message, place, folder):
     if place == "recipe":
         value = value.replace("nan", ".nan").replace("-inf", "-.inf").replace("[1, inf]", "[1, .inf]")
@@ -268,7 +268,10 @@ def test_a_preset_lists_keys_of_the_section_over_those_of_single():
         assert text.startswith("# "), "says what it is an example of"
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize(
+    "recipe",
+    [name if name in ("mnist", "custom") else pytest.param(name, marks=pytest.mark.full) for name in recipe_names()],
+)
 def test_presets_go_with_every_recipe(recipe):
     needed = {"remote_shards": ["source.path=http://h/a.npy"], "custom": ["allow_import=[squares]"]}
     found = {}

@@ -89,8 +89,24 @@ def test_no_section_is_left_out():
     assert found == {model for _, _, model in SECTIONS.values()}
 
 
-@pytest.mark.parametrize("place", ["override", "added", "forced", "recipe"])
-@pytest.mark.parametrize("section", SECTIONS)
+# Of each shape a section can have - the root, plain, inside another, of a kind, an item of a list or of a mapping - one
+# is misspelled in every place; the others, which are alike, on the command line.
+SHAPES = ("root", "loader", "simulated", "token_shards", "run", "host", "field")
+PLACES = [(section, place) for section in SHAPES for place in ("added", "forced", "recipe")]
+QUICK = [
+    *(("root", "override"), ("token_shards", "override"), ("simulated", "override"), ("run", "override")),
+    *(("host", "override"), ("field", "added"), ("loader", "forced"), ("host", "forced")),
+    *(("root", "recipe"), ("rendezvous", "override")),
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "place"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.full])
+        for case in [*((section, "override") for section in SECTIONS), *PLACES]
+    ],
+)
 def test_a_misspelled_key_brings_the_right_one_to_mind(section, place, folder):
     start, path, model = SECTIONS[section]
     typos = {f"{path}.{one_letter_short(key)}".lstrip("."): key for key in key_names(model)}

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.config.proportions import exact, quotas, smallest_block
@@ -11,6 +11,10 @@ from flodl_pipe.config.proportions import exact, quotas, smallest_block
 WEIGHTS = st.lists(st.fractions(0, 100, max_denominator=1000), min_size=1, max_size=12).filter(any)
 
 
+some = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@some
 @given(total=st.integers(0, 10**6), weights=WEIGHTS)
 def test_quotas_add_up_and_are_less_than_one_away(total, weights):
     found = quotas(total, weights)
@@ -20,6 +24,7 @@ def test_quotas_add_up_and_are_less_than_one_away(total, weights):
         assert weight or not count
 
 
+@some
 @given(weights=WEIGHTS)
 def test_the_smallest_block_gives_every_weight_a_place(weights):
     found = quotas(smallest_block(weights), weights)

@@ -1,4 +1,7 @@
-"""Where recipes are found, and what they may not do."""
+"""Where recipes are found, and what they may not do.
+
+White box: the package is made to believe that it lies elsewhere.
+"""
 
 import os
 from pathlib import Path

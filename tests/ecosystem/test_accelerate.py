@@ -1,4 +1,7 @@
-"""Accelerate with a Loader: it is passed through, saved with the rest, and resumed at its batch."""
+"""Accelerate with a Loader: it is passed through, saved with the rest, and resumed at its batch.
+
+White box: the state of a process, which is Accelerate's, is reset as its own tests do it.
+"""
 
 import json
 

@@ -9,6 +9,8 @@ import torch
 
 from tests.ecosystem.data import STEPS, dataset, new_loader, plain, run_section
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the `ecosystem` extra")
 pytest.importorskip("accelerate", reason="accelerate is not installed: the `ecosystem` extra")
 

@@ -11,7 +11,9 @@ from tests.ecosystem.data import BATCH, STEPS, dataset, new_loader, plain, run_s
 
 pl = pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed: the `ecosystem` extra")
 
+pytestmark = pytest.mark.full
 pytestmark = [
+    pytestmark,
     # Lightning asks torch's pytrees in a way that torch calls out of date.
     pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated"),
     # Advice about checkpoints: the tests resume without a ModelCheckpoint, or with one in the same folder.

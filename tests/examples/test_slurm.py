@@ -57,7 +57,7 @@ def test_bash_reads_the_file():
 
 
 def test_each_node_starts_what_a_launch_would_start_there(environment):
-    done = subprocess.run(["bash", FILE, *WORDS], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", FILE, *WORDS], env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     started = [json.loads(line) for line in done.stdout.splitlines()]
     hosts = [{"name": name, "devices": gpus} for name, gpus in NODES.items()]
@@ -70,5 +70,5 @@ def test_each_node_starts_what_a_launch_would_start_there(environment):
 
 def test_a_torchrun_that_fails_fails_the_job(environment, tmp_path):
     (tmp_path / "torchrun").write_text("#!/bin/sh\nexit 3\n")
-    done = subprocess.run(["bash", FILE, *WORDS], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", FILE, *WORDS], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0

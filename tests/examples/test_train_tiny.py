@@ -20,6 +20,7 @@ def example(tmp_path, monkeypatch):
         yield module
 
 
+@pytest.mark.full
 def test_it_learns_and_an_interrupted_run_ends_with_the_same_model(example):
     whole, losses = example.train(Path("whole.pt"), max_steps=60, save_every_steps=1000)
     _, first = example.train(Path("parts.pt"), max_steps=25, save_every_steps=10)

@@ -23,7 +23,9 @@ def numbers(batch):
     return zip(batch[0].tolist(), counts, strict=True)
 
 
-@pytest.mark.parametrize(("kind", "duplicates"), [(Integers, N), (ShardedIntegers, 0)])
+@pytest.mark.parametrize(
+    ("kind", "duplicates"), [(Integers, N), pytest.param(ShardedIntegers, 0, marks=pytest.mark.full)]
+)
 def test_two_workers_of_torch_repeat_what_is_not_sharded(kind, duplicates):
     given = [number for batch in torch_loader(kind(N), batch_size=50) for number in batch.tolist()]
     assert len(given) - len(set(given)) == duplicates

@@ -63,6 +63,7 @@ def torchs(file, num_workers):
     return [torch.stack(batch) for batch in loader]
 
 
+@pytest.mark.full
 def test_torchs_seed_holds_for_one_number_of_workers(file):
     first, again, other = torchs(file, 2), torchs(file, 2), torchs(file, 1)
     assert all(map(torch.equal, first, again))

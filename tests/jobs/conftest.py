@@ -1,3 +1,4 @@
+import itertools
 import json
 import logging
 from functools import partial
@@ -7,11 +8,16 @@ from subprocess import PIPE
 import numpy as np
 import pytest
 
-from flodl_pipe.config.compose import load_config
 from flodl_pipe.jobs import digest, fetch, plan, run, verify
+from flodl_pipe.jobs.plan_probe import probe_reads
 from flodl_pipe.reports.tables import Section, print_sections
+from tests.jobs.composed import composed
 from tests.support.programs import Program
 
+SMALL = (
+    *("source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8"),
+    "loader.batch_size=4",
+)
 OUTSIDE = (
     "FLODL_PIPE_CONFIG_PATH",
     "FLODL_PIPE_ALLOW_IMPORT",
@@ -41,6 +47,13 @@ def _clean(tmp_path, monkeypatch):
     root.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def _even_speed(monkeypatch):
+    """A plan measures how fast it reads. Here each look at its clock is a microsecond after the one before."""
+    clock = itertools.count(step=1e-6)
+    monkeypatch.setattr(plan, "probe_reads", partial(probe_reads, clock=lambda: next(clock)))
+
+
 @pytest.fixture
 def tokens(tmp_path):
     """Write a raw uint16 shard of some tokens; returns its path."""
@@ -62,18 +75,23 @@ def config(tokens, tmp_path):
     def compose(*overrides):
         if not (tmp_path / "part-0.bin").exists():
             tokens()
-        return load_config(
-            "source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8",
-            "loader.batch_size=4", *overrides,
-        )  # fmt: skip
+        return composed(*SMALL, *overrides)
 
     return compose
+
+
+class Shown(dict):
+    """What tables held: name -> value, and their titles, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.titles = []
 
 
 @pytest.fixture
 def shown(monkeypatch):
     """What jobs have shown in tables so far: name -> value, as it was before it was fitted into a terminal."""
-    found = {}
+    found = Shown()
     for module in (digest, fetch, plan, run, verify):
         monkeypatch.setattr(module, "print_sections", partial(_note, found))
     return found
@@ -81,6 +99,7 @@ def shown(monkeypatch):
 
 def _note(found, sections, file):
     for section in sections:
+        found.titles.append(section.title)
         if isinstance(section, Section):
             name = ""
             for label, value in section.rows:

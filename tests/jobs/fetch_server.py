@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,8 +21,6 @@ class Served:
     """Bytes of a body after which the connection is closed ..."""
     cuts: int = 0
     """... this many times."""
-    pause_s: float = 0.0
-    """Wait between two pieces of 16 KiB."""
     hold_at: int | None = None
     """Byte of the file at which the server waits until ``release`` is set."""
     sized: bool = True
@@ -89,7 +86,6 @@ def running():
                         self.wfile.flush()
                         served.release.wait(60)
                     self.wfile.write(served.content[at : min(end, at + step)])
-                    time.sleep(served.pause_s)
             except OSError:
                 pass  # the other side left
             self.close_connection = True

@@ -36,6 +36,7 @@ def program(here):
     return run
 
 
+@pytest.mark.full
 def test_it_plans_and_runs_with_permission(program):
     plan = program("job=plan", "allow_import=[squares]")
     assert plan.returncode == 0, plan.stderr
@@ -45,6 +46,7 @@ def test_it_plans_and_runs_with_permission(program):
     assert "squares.Squares, 1,000 samples" in run.stdout
 
 
+@pytest.mark.full
 def test_without_permission_it_ends_with_the_remedy(program, here):
     (here / "squares.py").write_text("open('ran', 'w')\n")
     for job in ("run", "plan"):

@@ -1,11 +1,16 @@
-"""``job=fetch`` and what it is made of, against a server on this machine."""
+"""``job=fetch`` and what it is made of, against a server on this machine.
+
+White box: pauses and time-outs of a download are made small, and the job is asked which sets it leads to.
+"""
 
 import errno
 import gzip
 import hashlib
 import io
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +47,14 @@ def _quick(monkeypatch):
 def server():
     with running() as server:
         yield server
+
+
+@pytest.fixture
+def nobody():
+    """An address at which nobody answers: its port is kept, and not listened on."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{kept.getsockname()[1]}"
 
 
 def digest(content):
@@ -106,18 +119,18 @@ def test_a_file_with_another_digest_is_an_error_and_stays(server, tmp_path):
     assert server.requests == []
 
 
-def test_every_wrong_file_is_named_at_once(tmp_path):
+def test_every_wrong_file_is_named_at_once(nobody, tmp_path):
     for name in ("big.bin", "small.bin"):
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(SourceError, match=r"(?s)big\.bin is there.*small\.bin is there"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG, small_bin=SMALL), tmp_path)
+        fetch(known(f"{nobody}/", big_bin=BIG, small_bin=SMALL), tmp_path)
 
 
 @pytest.mark.parametrize("make", [lambda at: at.mkdir(), lambda at: at.symlink_to("nowhere")], ids=["folder", "link"])
-def test_what_is_no_file_is_not_replaced(tmp_path, make):
+def test_what_is_no_file_is_not_replaced(nobody, tmp_path, make):
     make(tmp_path / "big.bin")
     with pytest.raises(SourceError, match=r"big\.bin is (no regular file|a link that leads nowhere).*move it away"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG), tmp_path)
+        fetch(known(f"{nobody}/", big_bin=BIG), tmp_path)
 
 
 def test_a_cut_connection_is_continued_where_it_ended(server, tmp_path, caplog):
@@ -150,17 +163,18 @@ def test_a_connection_that_gives_nothing_any_more_is_given_up_and_kept(server, t
 
 def test_a_server_that_falls_silent_is_asked_again(server, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(download, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(download, "_TRIES", 1000)  # on a slow machine the server seems silent before it is
     served = server.serve("a/big.bin", BIG, hold_at=400_000)
 
     def heal(*_):
-        if len(server.requests) > 1:
+        if any(server.ranges("a/big.bin")):  # it was asked for the rest
             served.hold_at = None
             served.release.set()
 
     fetch(known(f"{server.address}/a/", big_bin=BIG), tmp_path, progress=heal)
     assert (tmp_path / "big.bin").read_bytes() == BIG
     assert "timed out" in caplog.text
-    assert [status for *_, status in server.requests][:2] == [200, 206]
+    assert {status for *_, status in server.requests} == {200, 206}
 
 
 def test_a_weak_validator_is_no_condition(server, tmp_path):
@@ -173,7 +187,7 @@ def test_a_fetch_killed_while_the_digest_is_computed_loses_nothing(server, tmp_p
     server.serve("a/big.bin", BIG)
     kill = "import os, pooch.hashes\npooch.core.hash_matches = lambda *a, **k: os.kill(os.getpid(), 9)"
     done = start(script(f"{server.address}/a/", tmp_path, f"import pooch.core\n{kill}"))
-    done.communicate(timeout=30)
+    done.communicate(timeout=60)
     assert done.returncode == -9
     fetch(known(f"{server.address}/a/", big_bin=BIG), tmp_path)
     assert len(server.requests) == 1
@@ -271,17 +285,17 @@ def test_a_body_without_a_length_is_read_to_the_published_size_and_no_further(se
     assert fetch(known(*bases, big_bin=BIG), tmp_path) == {"big.bin": f"downloaded from {bases[1]}"}
 
 
-def test_a_mirror_replaces_the_addresses(server, tmp_path):
+def test_a_mirror_replaces_the_addresses(server, nobody, tmp_path):
     server.serve("copy/toys/big.bin", BIG)
-    toys = known("http://127.0.0.1:1/", big_bin=BIG)
+    toys = known(f"{nobody}/", big_bin=BIG)
     assert fetch(toys, tmp_path, f"{server.address}/copy/") == {
         "big.bin": f"downloaded from {server.address}/copy/toys/"
     }
 
 
-def test_an_address_without_a_server_says_so(tmp_path):
-    with pytest.raises(SourceError, match=r"http://127\.0\.0\.1:1/big\.bin: .*refused.*4 tries"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG), tmp_path)
+def test_an_address_without_a_server_says_so(nobody, tmp_path):
+    with pytest.raises(SourceError, match=rf"{re.escape(nobody)}/big\.bin: .*refused.*4 tries"):
+        fetch(known(f"{nobody}/", big_bin=BIG), tmp_path)
 
 
 def test_too_little_room_is_said_before_the_first_byte(server, tmp_path, monkeypatch):
@@ -309,12 +323,12 @@ def test_a_disk_that_fills_up_is_said_and_the_part_is_kept(server, tmp_path):
     assert server.requests[-1][3] == 206
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_said(nobody, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match=r"cannot be written \(Not a directory\).*data_dir"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG), tmp_path / "file" / "toys")
+        fetch(known(f"{nobody}/", big_bin=BIG), tmp_path / "file" / "toys")
     with pytest.raises(SourceError, match=r"/proc/toys cannot be written.*data_dir"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG), Path("/proc/toys"))
+        fetch(known(f"{nobody}/", big_bin=BIG), Path("/proc/toys"))
 
 
 @pytest.fixture
@@ -335,32 +349,33 @@ def read_only(open_folder):
         path.chmod(0o755)
 
 
-def test_a_read_only_folder_is_said_and_a_complete_one_needs_no_right(read_only):
-    toys = known("http://127.0.0.1:1/", big_bin=BIG)
+def test_a_read_only_folder_is_said_and_a_complete_one_needs_no_right(nobody, read_only):
+    toys = known(f"{nobody}/", big_bin=BIG)
     for name in ("empty", "new"):
         with pytest.raises(SourceError, match=r"cannot be written \(Permission denied\).*data_dir"):
             fetch(toys, read_only / name)
     assert fetch(toys, read_only / "there") == {"big.bin": "kept: it was there"}
 
 
-def test_a_complete_set_is_not_touched(tmp_path, monkeypatch):
+def test_a_complete_set_is_not_touched(nobody, tmp_path, monkeypatch):
     (tmp_path / "big.bin").write_bytes(BIG)
 
     def never(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(fetch_set, "fetch_lock", never)
-    assert fetch(known("http://127.0.0.1:1/", big_bin=BIG), tmp_path) == {"big.bin": "kept: it was there"}
+    assert fetch(known(f"{nobody}/", big_bin=BIG), tmp_path) == {"big.bin": "kept: it was there"}
 
 
-def test_without_pooch_the_error_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_pooch_the_error_says_how_to_get_it(nobody, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(SourceError, match=r"pip install 'flodl-pipe\[fetch\]'"):
-        fetch(known("http://127.0.0.1:1/", big_bin=BIG), tmp_path)
+        fetch(known(f"{nobody}/", big_bin=BIG), tmp_path)
 
 
 def test_pooch_is_imported_only_for_a_download():
     modules = "[name for name in ('pooch', 'requests', 'torch') if name in sys.modules]"
+    # An interpreter of its own: what is imported is the question.
     code = f"import sys, flodl_pipe.jobs.fetch\nprint({modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout.strip() == "[]", done.stderr
@@ -433,8 +448,8 @@ def start(code):
     return Program(["-c", code], stdout=PIPE, stderr=PIPE, text=True)
 
 
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -447,7 +462,7 @@ def test_a_download_goes_on_after_its_process_was_ended(server, tmp_path, number
     process = start(script(f"{server.address}/a/", tmp_path))
     wait_for(lambda: part.exists() and part.stat().st_size >= 500_000)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == -number
     assert not (tmp_path / "big.bin").exists()
     had = part.stat().st_size
@@ -469,12 +484,11 @@ def test_two_fetches_at_once_download_once(server, tmp_path):
     first = start(code)
     wait_for((tmp_path / ".fetch/big.bin.part").exists)
     second = start(code)
-    heard = ""
-    while "waiting for it" not in heard:
-        heard = second.stderr.readline()
+    while "waiting for it" not in (heard := second.stderr.readline()):
+        assert heard, second.communicate()
     served.release.set()
-    assert "downloaded from" in first.communicate(timeout=30)[0]
-    assert "kept: it was there" in second.communicate(timeout=30)[0]
+    assert "downloaded from" in first.communicate(timeout=60)[0]
+    assert "kept: it was there" in second.communicate(timeout=60)[0]
     assert len(server.requests) == 1
     assert names(tmp_path) == ["big.bin"]
 
@@ -509,26 +523,27 @@ def test_the_program_fetches_and_then_keeps(server, call, tmp_path):
     assert len(server.requests) == 1
 
 
-def test_the_real_test_set_is_recognised_whoever_packed_it(call, tmp_path):
+def test_the_real_test_set_is_recognised_whoever_packed_it(call, nobody, tmp_path):
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     for part in ("images-idx3", "labels-idx1"):
         (folder / f"t10k-{part}-ubyte.gz").write_bytes(shared(f"mnist_t10k-{part}-ubyte.gz"))
-    status, _, err = call("job=fetch", "job.datasets=mnist", "job.mirror=http://127.0.0.1:1")
+    status, _, err = call("job=fetch", "job.datasets=mnist", f"job.mirror={nobody}")
     assert status == 2
     assert "train-images-idx3-ubyte.gz could not be downloaded" in err
     assert "t10k" not in err
 
 
-def test_a_truncated_file_of_the_test_set_is_an_error(call, tmp_path):
+def test_a_truncated_file_of_the_test_set_is_an_error(call, nobody, tmp_path):
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(shared("mnist_t10k-labels-idx1-ubyte.gz")[:-100])
-    status, _, err = call("job=fetch", "job.datasets=mnist", "job.mirror=http://127.0.0.1:1")
+    status, _, err = call("job=fetch", "job.datasets=mnist", f"job.mirror={nobody}")
     assert status == 2
     assert KNOWN_SETS["mnist"].files[3].sha256 in err
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_the_part_and_says_so(server, program, tmp_path):
     content = shared("tinyshakespeare_input.txt")
     served = server.serve("shakespeare/input.txt", content, hold_at=600_000)
@@ -537,7 +552,7 @@ def test_ctrl_c_keeps_the_part_and_says_so(server, program, tmp_path):
     part = tmp_path / "data/shakespeare/.fetch/input.txt.part"
     wait_for(lambda: part.exists() and part.stat().st_size > 500_000)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on from it" in out
     assert err.endswith("flodl_pipe: interrupted\n")

@@ -47,8 +47,10 @@ def tarball(*extra, contents=PLAIN, first=()):
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
     pytest.importorskip("pooch", reason="the extra [fetch] is not installed")
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with running() as server:
         yield server
 

@@ -1,6 +1,6 @@
 """A run that is killed again and again, at moments it cannot prepare for, is the run nobody disturbed.
 
-``FLODL_PIPE_KILLS`` says how often; the seed is fixed.
+``FLODL_PIPE_KILLS`` says how often in the full suite; the seed is fixed.
 """
 
 import os
@@ -14,29 +14,33 @@ from pathlib import Path
 
 import pytest
 
-from flodl_pipe.config.compose import load_config
 from flodl_pipe.jobs.run import main
 from flodl_pipe.jobs.save_file import read_saved
 from flodl_pipe.keyed.digest import Digest
 from flodl_pipe.pipeline import build_loader
+from tests.jobs.composed import composed
 
 KILLS_PER_CHAIN = int(os.environ.get("FLODL_PIPE_KILLS", "20")) // 2
-EPOCHS = 3
+# More than any run here comes to: 600 steps an epoch and more, of a millisecond at least.
+EPOCHS = 1000
 PIPELINE = ("source.path=part-0.bin", "source.dtype=uint16", "source.format=raw", "source.seq_len=8")
-# Two chains side by side, for the two processors a small machine has.
 # Steps between two saves -> what else the chain is given.
 CHAINS = {
     1: ("loader.batch_size=4", "sampling.drop_last=false"),
     3: ("loader.batch_size=3", "loader.mode=streaming", "loader.readers=2"),
 }
+LIMIT_S = 120  # of a program that saves nothing
 
 
-def undisturbed(overrides):
-    """Digest after each step of a run that nothing happens to."""
+def undisturbed(overrides, num_steps):
+    """Digest after each of so many steps of a run that nothing happens to."""
     digests = [Digest().hex()]
-    with build_loader(load_config(*PIPELINE, *overrides), keep_digest=True) as loader:
+    with build_loader(composed(*PIPELINE, *overrides), keep_digest=True) as loader:
         for epoch in range(EPOCHS):
-            digests += [loader.statistics().digest for _ in loader.epoch(epoch)]
+            for _ in loader.epoch(epoch):
+                digests.append(loader.statistics().digest)
+                if len(digests) > num_steps:
+                    return digests
     return digests
 
 
@@ -45,7 +49,7 @@ def kill_once(program, overrides, path, goal, delay_s):
     words = [*PIPELINE, *overrides, f"job.epochs={EPOCHS}", f"job.save={path}", f"job.resume={path}"]
     words += ["job.step_time_s=0.001", "reports.progress=false", f"hydra.run.dir=logs/{path}"]
     with program(*words, stdout=subprocess.DEVNULL) as process:
-        give_up = time.monotonic() + 50
+        give_up = time.monotonic() + LIMIT_S
         while process.poll() is None and time.monotonic() < give_up:
             # A place that can be read at any moment, and is never anything but whole.
             if Path(path).exists() and read_saved(Path(path)).num_steps >= goal:
@@ -57,34 +61,40 @@ def kill_once(program, overrides, path, goal, delay_s):
     assert process.returncode == -signal.SIGKILL, err
 
 
-def chain(program, every, path, digests):
-    """Kill a run many times; after each, its save file must hold place and digest of one and the same step."""
+def chain(program, every, num_kills):
+    """Kill a run many times; return what its save file held after each: place and digest of one and the same step."""
     dice = random.Random(every)
-    overrides = (*CHAINS[every], f"job.save_every_steps={every}")
-    num_steps = 0
-    for _ in range(KILLS_PER_CHAIN):
-        kill_once(program, overrides, path, num_steps + dice.randint(1, 40), dice.uniform(0, 0.02))
-        saved = read_saved(Path(path))
-        assert saved.num_steps > num_steps
-        assert saved.digest == digests[saved.num_steps]
-        num_steps = saved.num_steps
-    return num_steps
+    overrides, path = (*CHAINS[every], f"job.save_every_steps={every}"), f"{every}.json"
+    found = []
+    for _ in range(num_kills):
+        reached = found[-1].num_steps if found else 0
+        kill_once(program, overrides, path, reached + dice.randint(1, 40), dice.uniform(0, 0.02))
+        found.append(read_saved(Path(path)))
+        assert found[-1].num_steps > reached
+    return found
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="sends SIGKILL")
-def test_many_kills_leave_the_digest_of_an_undisturbed_run(program, tokens, table):
+@pytest.mark.parametrize(
+    ("chains", "num_kills"),
+    [([3], 2), pytest.param([1, 3], KILLS_PER_CHAIN, marks=pytest.mark.full)],
+    ids=["a few", "many"],
+)
+def test_kills_leave_the_digest_of_an_undisturbed_run(program, tokens, table, chains, num_kills):
     tokens(20_000)  # 2,499 windows
-    whole = {every: undisturbed(overrides) for every, overrides in CHAINS.items()}
-    with ThreadPoolExecutor(len(CHAINS)) as pool:
-        killed = {every: pool.submit(chain, program, every, f"{every}.json", whole[every]) for every in CHAINS}
-    for every, overrides in CHAINS.items():
-        reached, last = killed[every].result(), len(whole[every]) - 1
-        assert 0 < reached < last
-        _, rows = table(main, load_config(*PIPELINE, *overrides, f"job.epochs={EPOCHS}", f"job.resume={every}.json"))
-        assert rows["end"] == f"finished, {EPOCHS} epochs"
-        assert rows["digest"] == whole[every][-1]
-        assert rows["steps"].startswith(f"{last:,} ({reached:,} before, ")
+    with ThreadPoolExecutor(len(chains)) as pool:  # side by side, for the two processors a small machine has
+        killed = {every: pool.submit(chain, program, every, num_kills) for every in chains}
+    for every in chains:
+        saves = killed[every].result()
+        reached = saves[-1].num_steps
+        last = reached + 40
+        whole = undisturbed(CHAINS[every], last)
+        assert [saved.digest for saved in saves] == [whole[saved.num_steps] for saved in saves]
+        words = (*CHAINS[every], f"job.epochs={EPOCHS}", f"job.max_steps={last}", f"job.resume={every}.json")
+        _, rows = table(main, composed(*PIPELINE, *words))
+        assert rows["digest"] == whole[last]
+        assert rows["steps"].startswith(f"{last:,} ({reached:,} before, 40 now)")
     # A kill in the middle of a write leaves one small file at most, which does not stand in the way.
     left = [file.name for file in Path.cwd().glob(".*")]
-    assert len(left) <= KILLS_PER_CHAIN * len(CHAINS)
+    assert len(left) <= num_kills * len(chains)
     assert all(re.fullmatch(r"\.[13]\.json\.\d+-[0-9a-f]{8}\.part", name) for name in left)

@@ -7,9 +7,11 @@ import pytest
 
 from flodl_pipe.cli.main import main
 from flodl_pipe.cluster.launch import host_commands
-from flodl_pipe.cluster.local_ranks import RankFailure
+from flodl_pipe.cluster.local_ranks import RankFailure, require_free_port
 from flodl_pipe.config.cluster import ClusterConfig
+from flodl_pipe.errors import ConfigError
 from flodl_pipe.jobs import launch
+from tests.jobs.composed import composed
 
 START = ("source.seq_len=8", "loader.batch_size=4", "job=launch")
 HOSTS = [
@@ -28,9 +30,11 @@ OUTSIDE = (
 
 @pytest.fixture(autouse=True)
 def _outside(tmp_path, monkeypatch):
+    """What this machine is does not matter, nor which of its ports are taken."""
     for name in OUTSIDE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "require_free_port", lambda port: None)
 
 
 @pytest.fixture
@@ -100,6 +104,7 @@ def test_the_others_lines_are_printed_and_this_host_started(call, started, monke
     assert "starting 2 ranks here; they wait up to 900 s for 1 other host" in out
 
 
+@pytest.mark.full
 def test_all_hosts_work_out_the_same_lines(call, started, monkeypatch):
     pages = {}
     for host in ("a", "b"):
@@ -114,6 +119,7 @@ def test_all_hosts_work_out_the_same_lines(call, started, monkeypatch):
     assert pages["b"] in pages["a printed"]
 
 
+@pytest.mark.full
 def test_a_host_says_its_own_interface(call, started, monkeypatch):
     monkeypatch.setenv("FLODL_PIPE_HOST", "b")
     monkeypatch.setenv("FLODL_PIPE_INTERFACE", "own0")
@@ -128,6 +134,7 @@ def test_the_status_of_a_rank_is_the_launchers(call, started):
     assert "rank 1 (local rank 1) ended with exit status 5" in err
 
 
+@pytest.mark.full
 def test_a_host_that_is_not_described_is_refused(call, started, monkeypatch):
     monkeypatch.setenv("FLODL_PIPE_HOST", "c")
     status, _, err = call(TWO)
@@ -143,7 +150,9 @@ def test_launching_from_a_rank_is_refused(call, started, monkeypatch):
     assert "job=launch starts torchrun, and is itself a rank of it (LOCAL_RANK=0)" in err
 
 
+@pytest.mark.full
 def test_a_port_in_use_is_refused_on_the_host_that_would_open_it(call, started, monkeypatch):
+    monkeypatch.setattr(launch, "require_free_port", require_free_port)
     with socket.create_server(("", 0)) as taken:
         port = f"cluster.rendezvous.port={taken.getsockname()[1]}"
         monkeypatch.setenv("FLODL_PIPE_HOST", "a")
@@ -154,8 +163,12 @@ def test_a_port_in_use_is_refused_on_the_host_that_would_open_it(call, started, 
         assert call(TWO, port)[0] == 0
 
 
-@pytest.mark.parametrize("host", ["a", "b"])
+@pytest.mark.parametrize("host", ["a", pytest.param("b", marks=pytest.mark.full)])
 def test_a_first_host_without_an_address_is_refused_where_its_name_means_nothing(call, started, monkeypatch, host):
+    def unknown(*_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setenv("FLODL_PIPE_HOST", f"{host}.invalid")
     status, _, err = call("cluster.hosts=[{name: a.invalid},{name: b.invalid}]")
     assert (status, started) == (2, [])
@@ -169,6 +182,7 @@ def test_as_many_ranks_as_accelerators(call, started, monkeypatch):
     assert started[0].num_ranks == 4
 
 
+@pytest.mark.full
 def test_without_accelerators_the_number_has_to_be_said(call, started, monkeypatch):
     accelerators(monkeypatch, 0)
     status, _, err = call()
@@ -181,9 +195,17 @@ def test_without_accelerators_the_number_has_to_be_said(call, started, monkeypat
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("job.nproc=3",), "3 ranks need a device each, and this machine has 2: cuda:0, cuda:1; start 2 ranks (job.np"),
+        pytest.param(
+            ("job.nproc=3",),
+            "3 ranks need a device each, and this machine has 2: cuda:0, cuda:1; start 2 ranks (job.np",
+            marks=pytest.mark.full,
+        ),
         (("cluster.hosts=[{name: h, devices: 3}]",), "start 2 ranks (cluster.hosts[].devices), or use loader.device"),
-        (("cluster.hosts=[{name: h, devices: [0, 2]}]",), "cluster.hosts gives h the device cuda:2, and this machine"),
+        pytest.param(
+            ("cluster.hosts=[{name: h, devices: [0, 2]}]",),
+            "cluster.hosts gives h the device cuda:2, and this machine",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_more_ranks_than_devices_are_refused(call, started, monkeypatch, argv, message):
@@ -196,6 +218,7 @@ def test_more_ranks_than_devices_are_refused(call, started, monkeypatch, argv, m
         assert call(*argv, "loader.device=cpu")[0] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["localhost", "h"])
 def test_a_knob_of_the_loader_stands_over_the_devices_of_the_layout(call, started, monkeypatch, name):
     accelerators(monkeypatch, 0)
@@ -209,6 +232,7 @@ def test_a_knob_of_the_loader_stands_over_the_devices_of_the_layout(call, starte
     assert started[0].num_ranks == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("devices", ["[cuda, cpu]", "[0, 1]", "2", "[cpu, cpu, cpu, simulated]"])
 def test_devices_that_are_there_are_taken(call, started, monkeypatch, devices):
     accelerators(monkeypatch, 2)
@@ -219,7 +243,7 @@ def test_devices_that_are_there_are_taken(call, started, monkeypatch, devices):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((TWO, "job.nproc=2"), "job.nproc: 2 is for runs without cluster.hosts"),
+        pytest.param((TWO, "job.nproc=2"), "job.nproc: 2 is for runs without cluster.hosts", marks=pytest.mark.full),
         (("job.nproc=2", "cluster.partition_ratios=[1,2,3]"), "one number for each of the 2 ranks that job.nproc=2 st"),
         (("job.nproc=0",), "must be 'auto' or an integer from 1 to 1024, got 0"),
         (("job.command=plan",), "job.command"),
@@ -233,6 +257,7 @@ def test_what_cannot_be_meant_is_refused(call, started, monkeypatch, argv, messa
     assert message in err
 
 
+@pytest.mark.full
 def test_a_recipe_that_the_ranks_could_not_read_is_refused_here(call, started, tmp_path):
     (tmp_path / "recipes").mkdir()
     text = "# @package _global_\ndefaults:\n  - override /job: launch\njob: {nproc: 2}\n"
@@ -242,6 +267,7 @@ def test_a_recipe_that_the_ranks_could_not_read_is_refused_here(call, started, t
     assert "job.nproc: unknown key" in err
 
 
+@pytest.mark.full
 def test_a_launch_in_a_sweep_gives_each_point_its_folder(call, started, tmp_path):
     status, _, _ = call("job.nproc=2", "-m", "sampling.seed=1,2", "hydra.sweep.dir=s")
     assert status == 0
@@ -251,8 +277,5 @@ def test_a_launch_in_a_sweep_gives_each_point_its_folder(call, started, tmp_path
 
 
 def test_nobody_can_launch_without_a_command_line():
-    from flodl_pipe.config.compose import load_config
-    from flodl_pipe.errors import ConfigError
-
     with pytest.raises(ConfigError, match="launch hands its command line on, and there is none"):
-        launch.main(load_config(*START, "job.nproc=2"))
+        launch.main(composed(*START, "job.nproc=2"))

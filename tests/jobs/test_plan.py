@@ -1,4 +1,7 @@
-"""What a plan says, and that it says it without doing anything."""
+"""What a plan says, and that it says it without doing anything.
+
+White box: the ledger and the pool of slots are made to refuse, whoever asks them.
+"""
 
 import threading
 
@@ -8,6 +11,7 @@ from flodl_pipe.errors import ConfigError, StagingError
 from flodl_pipe.jobs.plan import main
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.pipeline import build_loader
+from tests.jobs.composed import composed
 
 
 def test_the_source_and_its_steps_are_told(table, config, tokens):
@@ -122,10 +126,8 @@ def test_what_a_run_refuses_is_refused(config, tokens):
 
 
 def test_records_are_told(table, tmp_path):
-    from flodl_pipe.config.compose import load_config
-
     (tmp_path / "data.rec").write_bytes(bytes(4 * 3073))
-    cfg = load_config(
+    cfg = composed(
         *("source=records", "source.path=data.rec", "source.record_bytes=3073", "loader.batch_size=2"),
         "source.fields={label: {offset: 0, dtype: uint8}, image: {offset: 1, dtype: uint8, shape: [3, 32, 32]}}",
     )
@@ -149,6 +151,7 @@ def test_a_plan_fits_behind_the_command_line_of_a_run(call, tokens):
     assert "steps an epoch" in out
 
 
+@pytest.mark.full
 def test_a_plan_says_when_a_part_of_a_mixture_is_used_up(call):
     part = "{source: {kind: token_shards, if_missing: sample, format: raw, seq_len: 256}, weight: 1, max_epochs: 1}"
     words = ["source=mixture", f"source.parts={{a: {part}, b: {part}}}", "loader.batch_size=4", "job=plan"]

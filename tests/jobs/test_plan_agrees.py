@@ -12,12 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from flodl_pipe.config.compose import load_config
 from flodl_pipe.jobs.plan import expected_work
 from flodl_pipe.jobs.plan_held import Pace, allowances, held_tiers
 from flodl_pipe.memory.ledger import process_ledger
 from flodl_pipe.memory.probe import HostMemory
 from flodl_pipe.pipeline import build_loader, outline
+from tests.jobs.composed import composed
 
 N, ROW, EPOCHS, BATCH = 1000, 8192, 10, 20
 SET_BYTES = N * ROW
@@ -82,7 +82,7 @@ def host(monkeypatch):
 
 def foretold(words, pace):
     """Return the plan of a run, and sums over its epochs, by name."""
-    config = load_config(*words, "job=plan", f"job.epochs={EPOCHS}")
+    config = composed(*words, "job=plan", f"job.epochs={EPOCHS}")
     found = outline(config)
     allowed = None if found.device is None else allowances(found.device)
     held = held_tiers(found, allowed, pace)
@@ -102,7 +102,7 @@ def foretold(words, pace):
 
 def happened(words, held):
     """Run it, and return the same sums."""
-    with build_loader(load_config(*words), keep_digest=True, num_epochs=EPOCHS) as loader:
+    with build_loader(composed(*words), num_epochs=EPOCHS) as loader:
         for epoch in range(EPOCHS):
             for number, _ in enumerate(loader.epoch(epoch)):
                 if not number and not epoch:
@@ -125,7 +125,7 @@ def happened(words, held):
 def await_fill(loader, held):
     if not held.ram.ahead or not loader.num_workers:
         return
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         sizes = {tier.name: tier.held_bytes for tier in loader.tiers()}
         if sizes.get("RAM cache", sizes.get("resident set", 0)) >= held.ram.num_rows * ROW:
@@ -152,13 +152,19 @@ def agree(words, host_bytes, host, pace=STANDING, *, but=()):
     return held, real
 
 
-@pytest.mark.parametrize("order", ORDERS)
+def only(*quick):
+    """All orders; the quick suite has these."""
+    return [pytest.param(order, marks=[] if order in quick else [pytest.mark.full]) for order in ORDERS]
+
+
+@pytest.mark.parametrize("order", only("permutation"))
 def test_a_part_of_the_set_in_ram(data, host, order):
     held, real = agree((*ORDERS[order], *STREAMING), 3 * MIB, host)
     assert 0 < held.ram.num_rows < N
     assert real["RAM"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["permutation", "mixture"])
 def test_a_part_in_ram_and_a_part_on_disk(data, host, order):
     held, real = agree((*ORDERS[order], *STREAMING, *DISK), 3 * MIB, host)
@@ -166,6 +172,7 @@ def test_a_part_in_ram_and_a_part_on_disk(data, host, order):
     assert real["disk"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_part_in_the_pool(data, host, order):
     held, real = agree((*ORDERS[order], *STREAMING, *simulated("6656KiB"), "loader.sample_cache=false"), 64 * MIB, host)
@@ -173,31 +180,34 @@ def test_a_part_in_the_pool(data, host, order):
     assert real["pool"] > real["RAM"] == 0
 
 
-@pytest.mark.parametrize("order", ["permutation", "weighted", "mixture"])
+@pytest.mark.parametrize(
+    "order", ["mixture", *(pytest.param(order, marks=pytest.mark.full) for order in ("permutation", "weighted"))]
+)
 def test_parts_in_pool_ram_and_on_disk(data, host, order):
     held, _ = agree((*ORDERS[order], *STREAMING, *simulated("6656KiB"), *DISK), 3 * MIB, host)
     assert min(held.pool.num_rows, held.ram.num_rows, held.disk.num_rows) > 0
 
 
-@pytest.mark.parametrize("order", ["permutation"])
-def test_a_pool_before_a_whole_ram_cache(data, host, order):
-    held, real = agree((*ORDERS[order], *STREAMING, *simulated("6656KiB")), 64 * MIB, host)
+@pytest.mark.full
+def test_a_pool_before_a_whole_ram_cache(data, host):
+    held, real = agree((*RECORDS, *STREAMING, *simulated("6656KiB")), 64 * MIB, host)
     assert held.ram.num_rows == N
     assert min(real["pool"], real["RAM"]) > 0
 
 
-@pytest.mark.parametrize("order", ["permutation"])
-def test_without_readers(data, host, order):
-    agree((*ORDERS[order], *STREAMING, "loader.readers=0", *simulated("6656KiB"), *DISK), 3 * MIB, host)
+@pytest.mark.full
+def test_without_readers(data, host):
+    agree((*RECORDS, *STREAMING, "loader.readers=0", *simulated("6656KiB"), *DISK), 3 * MIB, host)
 
 
-@pytest.mark.parametrize("readers", [0, 1])
+@pytest.mark.parametrize("readers", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_resident_in_ram(data, host, readers):
     held, real = agree((*RECORDS, "loader.prefetch=4", f"loader.readers={readers}"), 64 * MIB, host)
     assert held.ram.in_one
     assert real["RAM"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", ["16MiB", "256MiB"])
 def test_resident_on_the_device_without_readers(data, host, size):
     words = (*RECORDS, "loader.prefetch=4", "loader.readers=0", *simulated(size), "loader.sample_cache=false")

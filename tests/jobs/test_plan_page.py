@@ -8,7 +8,6 @@ import pytest
 
 from flodl_pipe.config.loader import LoaderConfig, SimulatedConfig
 from flodl_pipe.loader.loader import Loader
-from flodl_pipe.memory.ledger import Ledger
 from flodl_pipe.memory.probe import HostMemory
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
@@ -21,9 +20,6 @@ def host(monkeypatch):
     # What the page's machine had.
     memory = HostMemory(64 << 30, int(19.06 * (1 << 30)), "host")
     monkeypatch.setattr("flodl_pipe.loader.host_budget.probe_host", lambda: memory)
-    # Nor had it loaders or devices of other tests.
-    monkeypatch.setattr("flodl_pipe.loader.targets._shared", {})
-    monkeypatch.setattr("flodl_pipe.memory.ledger._ledger", Ledger())
 
 
 def test_the_plan_on_the_page_is_what_the_command_prints(call, host, monkeypatch):

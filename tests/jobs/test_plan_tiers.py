@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flodl_pipe.config.compose import load_config
 from flodl_pipe.jobs.plan import main
 from flodl_pipe.jobs.plan_probe import probe_reads
 from flodl_pipe.memory.probe import HostMemory
 from flodl_pipe.pipeline import outline
+from tests.jobs.composed import composed
 
 ROW = 1024
 SIM = ("loader.device=simulated", "loader.simulated.memory_bytes=16MiB")
@@ -25,7 +25,7 @@ def plan(table, tmp_path):
     np.random.default_rng(0).integers(0, 256, 2000 * ROW, dtype=np.uint8).tofile(tmp_path / "data.rec")
 
     def rows(*words):
-        return table(main, load_config(*RECORDS, "job=plan", *words))[1]
+        return table(main, composed(*RECORDS, "job=plan", *words))[1]
 
     return rows
 
@@ -126,7 +126,7 @@ def test_without_a_probe_nothing_is_read(plan, monkeypatch):
 
 def test_a_probe_is_bounded_by_bytes_and_time_and_begins_with_one_row(plan, tmp_path):
     plan("job.probe=false")
-    found = outline(load_config(*RECORDS, "job=plan"))
+    found = outline(composed(*RECORDS, "job=plan"))
     few = probe_reads(found, fills=False, max_bytes=100 * ROW)
     assert (few.num_rows, few.num_bytes) == (100, 100 * ROW)
     times = iter(range(100))

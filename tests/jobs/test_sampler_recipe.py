@@ -100,6 +100,7 @@ def test_code_is_not_imported_without_permission(tmp_path, monkeypatch):
             flodl_pipe.load("mnist", f"{key}=own_code:backwards", f"loader.batch_size={size}")
 
 
+@pytest.mark.full
 def test_ranks_may_be_built_from_a_recipe(load):
     parts = []
     for rank in range(2):

@@ -6,14 +6,15 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flodl_pipe.batch.batch import Batch
 from flodl_pipe.batch.ragged import Ragged
 from flodl_pipe.batch.spec import SampleSpec
 from flodl_pipe.errors import ChangedError, SourceError
-from flodl_pipe.jobs.verify_combinations import NUM_KILLS, WAYS, Combination, Setting, choice, legs, settings
+from flodl_pipe.jobs.verify_combinations import NUM_KILLS, WAYS, Combination, Setting, choice, legs
+from flodl_pipe.jobs.verify_combinations import settings as settings_of
 from flodl_pipe.jobs.verify_data import check_data, limits_of
 from flodl_pipe.jobs.verify_difference import compare_rows, compare_values
 from flodl_pipe.jobs.verify_rows import assemble, batch_sums, rows_of
@@ -22,7 +23,7 @@ from flodl_pipe.keyed.pick_keys import PickKeys
 from flodl_pipe.sources.protocol import Fingerprint
 from flodl_pipe.sources.ragged_source import RaggedRows
 
-ALL = list(enumerate(settings(0)))
+ALL = list(enumerate(settings_of(0)))
 
 
 def batch(samples, *, valid=None, repeats=None, **fields):
@@ -54,6 +55,7 @@ def test_the_ways_take_turns_in_a_choice():
     assert len({(setting.readers, setting.world_size) for setting in found[:40]}) > 10
 
 
+@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 3779), st.integers(1, 70), st.integers(0, 2**64 - 1))
 def test_legs_follow_each_other_from_the_first_step_to_the_last(number, num_steps, seed):
     setting = ALL[number // NUM_KILLS][1]

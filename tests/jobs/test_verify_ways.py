@@ -1,4 +1,7 @@
-"""The ways to serve of ``job=verify``: each is what its name says, for every rank."""
+"""The ways to serve of ``job=verify``: each is what its name says, for every rank.
+
+White box: the pool and the device that each rank has are looked at.
+"""
 
 import pytest
 

@@ -22,6 +22,7 @@ from flodl_pipe.memory.ledger import process_ledger
 from tests.support import programs
 
 _SETTLE_S = 10.0  # longest wait for threads and processes that are ending; it takes them milliseconds
+_MOMENT_S = 0.25
 _DESCRIPTORS = "/proc/self/fd"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1)
 # What goes with a source that is being read: where files land, and connections to where remote data come from.
@@ -71,15 +72,20 @@ class State:
 def left_since(before: State, *, sources_may_live: bool = False) -> list[str]:
     """Return what is left since then, once what was told to end had the time to; see :meth:`State.left_since`.
 
-    Garbage is collected only where something is left: a cycle may hold it.
+    Garbage is collected only where something stays: a cycle may hold it. It takes half a second, so what is about to
+    end by itself has a moment first.
     """
     left = State().left_since(before, sources_may_live=sources_may_live)
-    deadline = time.monotonic() + _SETTLE_S
-    while left and time.monotonic() < deadline:
-        gc.collect()
-        left = State().left_since(before, sources_may_live=sources_may_live)
-        if left:
+    now = began = time.monotonic()
+    collect_at = now + _MOMENT_S
+    while left and now < began + _SETTLE_S:
+        if now < collect_at:
             time.sleep(0.005)
+        else:
+            gc.collect()
+            collect_at = time.monotonic() + 2 * (now - began)
+        left = State().left_since(before, sources_may_live=sources_may_live)
+        now = time.monotonic()
     return left
 
 

@@ -13,6 +13,8 @@ own: tests of what is imported, of ``-O`` or of variables that an interpreter re
 
 A client that goes away first takes its program with it. The parent ends with its standard input, which whoever started
 it holds open.
+
+White box: a module is run as ``python -m`` does it.
 """
 
 import gc
