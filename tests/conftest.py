@@ -1,6 +1,7 @@
 """For all tests: sample data is made in a folder of the test run, and logging is left as it was."""
 
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 # Before torch is there: threads of its own beside those of other tests wait for each other more than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.support import programs
+from tests.support import programs, warm_parent
 from tests.support.leftovers import State, forget_devices, left_since, start_what_lasts
 
 
@@ -23,12 +24,16 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Let the garbage collector leave alone what importing all tests has made: tests have it look again and again."""
+    if len(session.items) > MANY:
+        for name in warm_parent.IMPORTED:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
 
+MANY = 1000  # tests, of which some import everything
 SYSTEMS_OWN = tempfile.gettempdir()
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

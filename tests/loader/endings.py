@@ -256,24 +256,19 @@ def end_one(which, kind, ending, make, rng, before):
     before.require_none(which)
 
 
-@contextlib.contextmanager
-def _garbage_of_before_left_alone():
-    """Do not look through what the test run has gathered so far again after each loader."""
+def _leave_alone_what_there_is():
+    """Have the garbage that the test run has gathered so far not looked through again after each loader."""
     gc.collect()
     gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def end_each(rng, kinds, endings, make, folder):
     """End a loader in each way once, and one of each kind at least; for the arguments see :func:`end_all`."""
-    with _garbage_of_before_left_alone():
-        before, kinds = Leftovers(folder), list(kinds)
-        for number in range(max(len(kinds), len(endings))):
-            kind, ending = kinds[number % len(kinds)], endings[number % len(endings)]
-            end_one(f"{kind}, {ending}", kind, ending, make, rng, before)
+    _leave_alone_what_there_is()
+    before, kinds = Leftovers(folder), list(kinds)
+    for number in range(max(len(kinds), len(endings))):
+        kind, ending = kinds[number % len(kinds)], endings[number % len(endings)]
+        end_one(f"{kind}, {ending}", kind, ending, make, rng, before)
 
 
 def end_all(rng, count, kinds, endings, make, folder):
@@ -287,8 +282,8 @@ def end_all(rng, count, kinds, endings, make, folder):
         make: Makes a loader of a kind.
         folder: Where files might be left.
     """
-    with _garbage_of_before_left_alone():
-        before = Leftovers(folder)
-        for number in range(count):
-            (kind,), ending = rng.choices(list(kinds), list(kinds.values())), rng.choice(endings)
-            end_one(f"{number}: {kind}, {ending}", kind, ending, make, rng, before)
+    _leave_alone_what_there_is()
+    before = Leftovers(folder)
+    for number in range(count):
+        (kind,), ending = rng.choices(list(kinds), list(kinds.values())), rng.choice(endings)
+        end_one(f"{number}: {kind}, {ending}", kind, ending, make, rng, before)

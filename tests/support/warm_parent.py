@@ -34,7 +34,7 @@ from typing import Any
 
 NUMBER = struct.Struct("=q")
 _PATHS = sys.path[1:]  # where packages are; the first place is this module's
-_IMPORTED = (
+IMPORTED = (
     "tests.support.last_words",
     *("numpy", "torch", "torch.distributed", "torch.utils.data", "hydra", "pydantic", "rich"),
     *("flodl_pipe.cli.main", "flodl_pipe.loader.loader", "flodl_pipe.pipeline", "flodl_pipe.jobs.run"),
@@ -44,7 +44,7 @@ _IMPORTED = (
 
 def main(listening: int) -> Callable[[], None]:
     """Serve until standard input ends; in each forked child, return what it has to run."""
-    for name in _IMPORTED:
+    for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what was imported is not looked through, and so not copied, in any child
