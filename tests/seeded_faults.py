@@ -16,6 +16,7 @@ first on the tests of its folder, then on all; the first test that fails has fou
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import random
@@ -177,28 +178,50 @@ def copy_checkout(folder: Path) -> None:
 
 def try_out(fault: Fault, suite: str, workers: int) -> str:
     """Return which test finds a fault: its name, ``hangs``, or nothing."""
-    with tempfile.TemporaryDirectory(prefix="fault-") as name:
-        folder = Path(name) / "checkout"
-        copy_checkout(folder)
-        if (ROOT.parent / "shared").is_dir():
-            (Path(name) / "shared").symlink_to(ROOT.parent / "shared")
+    with checkout() as folder:
         if not fault.apply(folder):
             return "is not there any more: draw another list"
         own = f"tests/{fault.part}"
         for where in ([own] if (folder / own).is_dir() else []) + ["tests"]:
-            command = [sys.executable, "-m", "pytest", where, "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-            command += ["--numprocesses", str(workers), *(["-m", "not full"] if suite == "quick" else [])]
-            environment = {**os.environ, "PYTHONPATH": str(folder), "TMPDIR": name}
+            command = [where, "-x", "--numprocesses", str(workers), *(["-m", "not full"] if suite == "quick" else [])]
             try:
-                done = subprocess.run(
-                    command, cwd=folder, env=environment, text=True, capture_output=True, timeout=LIMIT_S[suite]
-                )
+                done = pytest(folder, command, LIMIT_S[suite])
             except subprocess.TimeoutExpired:
                 return "hangs"
-            failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
             if done.returncode not in (0, 5):  # 5: there was no test
-                return failed[0] if failed else f"status {done.returncode}: {done.stdout.strip()[-300:]}"
+                failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+                if not failed:
+                    return f"status {done.returncode}: {done.stdout.strip().splitlines()[-1:]}"
+                require_green(failed[0])
+                return failed[0]
     return ""
+
+
+@contextlib.contextmanager
+def checkout() -> Iterator[Path]:
+    """Make a copy of the checkout, in a folder that tests have for their temporary files as well."""
+    with tempfile.TemporaryDirectory(prefix="fault-") as name:
+        Path(name).chmod(0o755)  # some tests look at files as another user does
+        folder = Path(name) / "checkout"
+        copy_checkout(folder)
+        if (ROOT.parent / "shared").is_dir():
+            (Path(name) / "shared").symlink_to(ROOT.parent / "shared")
+        yield folder
+
+
+def pytest(folder: Path, command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run tests of a copy."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "TMPDIR": str(folder.parent)}
+    whole = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *command]
+    return subprocess.run(whole, cwd=folder, env=environment, text=True, capture_output=True, timeout=limit_s)
+
+
+def require_green(test: str) -> None:
+    """End the program if a test fails without a fault, too."""
+    with checkout() as folder:
+        done = pytest(folder, [test, "--numprocesses", "0"], LIMIT_S["quick"])
+        if done.returncode:
+            raise SystemExit(f"{test} fails without a fault as well:\n{done.stdout}")
 
 
 def run(options: argparse.Namespace) -> int:

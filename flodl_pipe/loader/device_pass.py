@@ -93,16 +93,17 @@ class DevicePass:
         side.on_depth(self._wake)
         if in_background:
             stop_at_exit(self)
-            thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
+            # Known before it runs: by that it sees that it is not the loop, and waits for credits.
+            thread = self._thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
+                self._thread = None
                 self.stop()
                 raise LoaderError(
                     f"the system refuses to start the thread that copies to {side.device.name} ({error}); set "
                     "loader.readers=0, or lift the limit on processes (ulimit -u)"
                 ) from error
-            self._thread = thread
 
     @property
     def ahead(self) -> Ahead:

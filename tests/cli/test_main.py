@@ -194,7 +194,6 @@ def test_a_sweep_under_torchrun_is_refused(call, jobs, monkeypatch):
     assert not jobs.seen
 
 
-@pytest.mark.full
 def test_a_rank_that_is_not_0_leaves_no_trace_and_speaks_last(call, jobs, folder, monkeypatch):
     slept = []
     monkeypatch.setattr(cli.time, "sleep", slept.append)

@@ -6,6 +6,7 @@ White box: the engine behind a loader, its tiers and its device are looked at, a
 import contextlib
 import threading
 
+from flodl_pipe.devices.simulated_memory import Block
 from flodl_pipe.loader import device_fill, plan, targets
 from flodl_pipe.memory import device_budget
 from flodl_pipe.staging import sample_pool
@@ -31,6 +32,12 @@ def load_whole_set(loader):
     whole = loader._engine._tiers.whole
     whole.load()
     return whole.planes is not None
+
+
+def bytes_in_use(memory):
+    """Return what tensors take of simulated memory at this moment, but for those whose end it has not seen yet."""
+    alive = [lease for lease in list(memory._leases.values()) if lease() is not None]
+    return sum(lease.holds.size_bytes for lease in alive if isinstance(lease.holds, Block))
 
 
 def disk_file(loader):

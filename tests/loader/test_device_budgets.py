@@ -2,15 +2,19 @@
 
 import logging
 import textwrap
+import threading
 
 import pytest
 
 from flodl_pipe.devices.simulated_memory import SimulatedMemory
 from flodl_pipe.errors import DeviceMemoryError, LoaderError, StagingError
+from flodl_pipe.loader.in_flight import InFlight
 from flodl_pipe.loader.loader import Loader
 from flodl_pipe.memory.ledger import process_ledger
 from tests.loader.device_cases import Fields, on_cpu, plain, require_same, run, small_device
-from tests.loader.inside import num_in_flight, policy_of, pool_of
+from tests.loader.inside import bytes_in_use, num_in_flight, policy_of, pool_of
+from tests.loader.sources import Numbers
+from tests.loader.waiting import until
 from tests.support import programs
 
 MIB = 1 << 20
@@ -35,8 +39,9 @@ def watched(monkeypatch):
     lease = SimulatedMemory.lease
 
     def checked(self, block, num_bytes):
+        granted = held_of_devices()  # first: the loop may let go of a batch meanwhile, and take the next
         tensor = lease(self, block, num_bytes)
-        seen.append((self.allocated_bytes, held_of_devices()))
+        seen.append((bytes_in_use(self), granted))
         return tensor
 
     monkeypatch.setattr(SimulatedMemory, "lease", checked)
@@ -96,6 +101,34 @@ def test_every_byte_was_granted_and_a_step_gets_what_is_left(watched, total, mod
             assert allocated - BATCH_BYTES <= granted
             assert allocated - BATCH_BYTES + model * total <= 0.9 * total
         del held
+
+
+def test_a_transfer_thread_waits_for_credits_from_its_first_step_on(monkeypatch):
+    waits, too_many = threading.Event(), []
+    has_room, start = InFlight.has_room, threading.Thread.start
+
+    def asked(self, room):
+        found = has_room(self, room)
+        if not found:
+            waits.set()
+        return found
+
+    def goes_beyond():
+        return num_in_flight(loader) > loader.prefetch_depth
+
+    def started(thread):
+        start(thread)
+        if thread.name == "flodl_pipe-transfer":  # who starts it does nothing more for a while
+            until(lambda: waits.is_set() or goes_beyond(), "a wait for a credit")
+            too_many.append(goes_beyond())
+
+    monkeypatch.setattr(InFlight, "has_room", asked)
+    monkeypatch.setattr(threading.Thread, "start", started)
+    with small_device(4 * MIB) as (options, get), Loader(Fields(), batch_size=BATCH, **options) as loader:
+        model = get().take(int(0.55 * 4 * MIB))
+        next(iter(loader))
+        assert too_many == [False]
+        del model
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -230,6 +263,14 @@ def test_a_small_set_is_resident_at_once_and_a_forced_one_of_any_size_that_fits(
         assert get().faults == []
     with small_device(MIB) as (options, _), pytest.raises(StagingError, match=r"takes 1\.27 MiB.*75 %|budget"):
         Loader(Fields(), batch_size=BATCH, mode="resident", **options)
+
+
+def test_why_samples_that_readers_deliver_do_not_stay_on_the_device_is_said():
+    with small_device(64 * MIB) as (options, _), Loader(Numbers(40), batch_size=8, **options) as loader:
+        assert loader.mode == (
+            "streaming",
+            "readers deliver: the source does not say that to deliver is only to copy fields",
+        )
 
 
 def test_without_memory_for_the_set_batches_are_streamed_and_it_is_said(caplog):

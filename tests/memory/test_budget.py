@@ -79,6 +79,7 @@ def test_the_ram_cache_gets_what_ring_and_others_leave():
         "20 B: 20 B of the host grant of 100 B is left beside 30 B for the ring and 50 B held already (a test)"
     )
     assert split_host(Grant(100, "a test"), ring_bytes=80, held_bytes=50).num_bytes == 0
+    assert split_host(Grant(100, "a test"), ring_bytes=30, held_bytes=50, set_bytes=20).reason.startswith("all rows;")
     assert split_host(Grant(100, "a test"), ring_bytes=30, held_bytes=0, set_bytes=60).num_bytes == 60
     assert split_host(Grant(100, "a test"), ring_bytes=30, held_bytes=0, set_bytes=80).num_bytes == 70
 

@@ -65,6 +65,18 @@ def test_the_sample_is_whole_lines_of_utf8_and_the_same_every_time(cache: Path) 
     assert sample.sample_text().read_bytes() == content
 
 
+@pytest.mark.parametrize("less", [0, 1])
+def test_the_sample_is_cut_where_the_sources_are_longer(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, less: int
+) -> None:
+    lines = [b"number = %d\n" % number for number in range(9000)]
+    (tmp_path / "numbers.py").write_bytes(b"".join(lines) + b"end")
+    monkeypatch.setattr(sample.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sample, "MAX_BYTES", len(b"".join(lines)) + 3 - less)
+    content = sample.sample_text().read_bytes()
+    assert content == b"".join(lines) + (b"" if less else b"end")
+
+
 def num_characters(path: Path) -> int:
     return Text.open(str(path), seq_len=4, split="all").held_bytes
 

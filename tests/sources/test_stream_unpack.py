@@ -27,6 +27,7 @@ def unpacked(blobs: Any, packing: Any, offset: int = 0) -> bytes:
     place = offset
     for at, part in parts:
         assert at == place
+        assert part
         place += len(part)
     return b"".join(part for _, part in parts)
 
