@@ -93,10 +93,9 @@ class DevicePass:
         side.on_depth(self._wake)
         if in_background:
             stop_at_exit(self)
-            # Known before it runs: by that it sees that it is not the loop, and waits for credits.
-            thread = self._thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="flodl_pipe-transfer", daemon=True)
             try:
-                thread.start()
+                self._thread.start()  # already known here: by that it sees that it is not the loop, and has to wait
             except RuntimeError as error:
                 self._thread = None
                 self.stop()
