@@ -8,6 +8,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before torch is there: threads of its own beside those of other tests wait for each other more than they compute.
@@ -15,6 +16,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.support import programs, warm_parent
 from tests.support.leftovers import State, forget_devices, left_since, start_what_lasts
+
+# The same examples in every run, and however slow the machine is: others are found by `--hypothesis-profile=explore`.
+hypothesis.settings.register_profile(
+    "suite", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("explore", hypothesis.settings.get_profile("suite"), derandomize=False)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_ignore_collect(collection_path, config):
