@@ -36,7 +36,7 @@ LEVEL = {
     for part in line.split()
 }  # fmt: skip
 
-MAX_LINES = 300
+MAX_LINES = 500
 TOP_LEVEL = {
     "CHANGELOG.md",
     "Makefile",

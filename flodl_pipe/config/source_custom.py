@@ -24,8 +24,9 @@ class CustomConfig(SourceSection):
     args: dict[str, Any] = Field(default={})
     """Keyword arguments of the factory."""
 
-    thread_safe: bool = False
-    """Whether several threads may read the dataset at once."""
+    thread_safe: bool | None = None
+    """Whether several threads may read the dataset at once; null: what its attribute of this name says, and that
+    arrays, tensors, lists and Hugging Face datasets are."""
 
     ragged: bool | list[str] = False
     """Fields whose samples differ in length, for `loader.collate` pad, ragged or a function: a list of names; true:

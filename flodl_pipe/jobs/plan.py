@@ -25,7 +25,7 @@ from flodl_pipe.loader.tiers import ranking_for
 from flodl_pipe.pipeline import outline
 from flodl_pipe.reports.figures import plural
 from flodl_pipe.reports.tables import Grid, Section, print_sections
-from flodl_pipe.sources.protocol import BundledSource
+from flodl_pipe.sources.protocol import BundledSource, is_dear
 from flodl_pipe.sources.stream_protocol import Stream
 from flodl_pipe.staging.expect import EpochWork
 from flodl_pipe.units import format_bytes
@@ -163,6 +163,8 @@ def _reading(config: Config, found: Outline, work: list[EpochWork]) -> Rows:
         group = f"in groups of {plan.group_steps}" if plan.group_steps > 1 else "one by one"
         how = plural(plan.num_readers, "process" if config.loader.reader_kind == "process" else "thread")
         ahead = f"up to {plural(plan.depth, 'batch')} ahead of the loop, read {group}{parts}"
+        if plan.paced:  # a sample may take long
+            ahead += ", growing from one step as far as measured times allow"
     else:
         how, ahead = "none: the training loop reads inside next()", "nothing"
     first, later = _volumes(found, work)
@@ -174,7 +176,7 @@ def _volumes(found: Outline, work: list[EpochWork]) -> tuple[str, str]:
     plan, steps = found.plan, found.steps
     num_rows = steps.num_picks if steps.drop_last is False else steps.num_steps() * steps.global_batch
     epoch_bytes = num_rows * found.source.spec.row_bytes
-    if found.device is None and plan.mode == "resident":
+    if found.device is None and plan.mode == "resident" and not is_dear(found.source):
         later = "nothing: batches are gathered from memory"
         if not plan.resident_bytes:
             return later, later

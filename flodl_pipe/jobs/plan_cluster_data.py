@@ -22,8 +22,7 @@ from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.steps import EpochSteps, Steps
 from flodl_pipe.sampling.weighted import WeightedOrder
 from flodl_pipe.sources.imports import import_callable
-from flodl_pipe.sources.protocol import BundledSource
-from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.sources.protocol import BundledSource, is_dear
 from flodl_pipe.transforms.build import build_chain
 from flodl_pipe.units import format_bytes
 
@@ -132,7 +131,7 @@ def _of_source(config: Config, found: Outline, global_batch: int, context: RunCo
         order.tag.startswith("lanes "),
         kept,
         row_bytes + _RECORD_EXTRA_BYTES,
-        found.plan.num_readers > 0 and not isinstance(source, UserSource),
+        found.plan.num_readers > 0 and not is_dear(source),
         off,
         in_memory,
     )

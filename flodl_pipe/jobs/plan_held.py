@@ -13,8 +13,7 @@ from flodl_pipe.loader.device_plan import DevicePlan, device_figures, model_byte
 from flodl_pipe.loader.lane_order import num_own
 from flodl_pipe.loader.outline import Outline
 from flodl_pipe.memory.depth_policy import Allowance
-from flodl_pipe.sources.protocol import BundledSource
-from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.sources.protocol import BundledSource, is_dear
 
 __all__ = ["Allowances", "HeldTiers", "Pace", "allowances", "held_tiers"]
 
@@ -114,7 +113,10 @@ def _pool(found: Outline, allowed: Allowances | None, pace: Pace) -> Held:
         first, later = (min(num_samples, one.pool.num_bytes // row_bytes) for one in (allowed.first, allowed.later))
         early = (allowed.first.depth + 1 if plan.num_readers else 2) * found.steps.batch_rows
         return Held(0, max(first, later), offers=True, lag_batches=lag, early_rows=early, early_end=first)
-    whole = Held(0, num_samples, offers=True, ahead=True, fill_bytes=device.set_bytes, lag_batches=lag)
+    whole = Held(0, num_samples, offers=True, fill_bytes=device.set_bytes, lag_batches=lag)
+    if is_dear(found.source):
+        return whole
+    whole = replace(whole, ahead=True)
     if not plan.num_readers:  # the loop uploads all that is missing when an epoch begins
         return replace(whole, in_one=True, fill_epochs=0.0 if device.decision == "resident" else 1.0)
     # One chunk between two groups, and what is left at the end of the epoch. Readers have planned steps ahead by then.
@@ -127,7 +129,7 @@ def _pool(found: Outline, allowed: Allowances | None, pace: Pace) -> Held:
 def _ram(found: Outline, pace: Pace) -> Held:
     plan, ram = found.plan, found.tiers.ram
     num_samples = num_own(found.order, found.steps, len(found.source))
-    if found.device is None and plan.mode == "resident":
+    if found.device is None and plan.mode == "resident" and not is_dear(found.source):
         whole = Held(0, num_samples, ahead=True, in_one=True, fill_bytes=plan.resident_bytes)
         return replace(whole, fill_epochs=pace.fill_epochs(found, plan.resident_bytes))
     if not ram.num_rows:
@@ -137,7 +139,7 @@ def _ram(found: Outline, pace: Pace) -> Held:
         return replace(held, ahead=True, in_one=True, fill_epochs=0.0)  # there from the start
     if ram.in_one:
         return replace(held, ahead=True, in_one=True, fill_epochs=pace.fill_epochs(found, ram.num_bytes))
-    is_filled = plan.num_readers > 0 and not isinstance(found.source, UserSource)
+    is_filled = plan.num_readers > 0 and not is_dear(found.source)
     if _keeps_bytes(found):
         return replace(held, ahead=is_filled, fill_epochs=pace.fill_epochs(found, ram.num_bytes))
     fill_bytes = ram.num_rows * found.source.spec.row_bytes

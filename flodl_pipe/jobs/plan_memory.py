@@ -10,6 +10,7 @@ from flodl_pipe.loader.stream_outline import StreamOutline
 from flodl_pipe.loader.tiers import TierRange, once_only, ranking_for
 from flodl_pipe.reports.figures import plural, size
 from flodl_pipe.reports.tables import Section
+from flodl_pipe.sources.protocol import is_dear
 from flodl_pipe.staging.ranking import StorageOrder
 from flodl_pipe.units import format_bytes
 
@@ -102,7 +103,8 @@ def tier_rows(config: Config, found: Outline, held: HeldTiers) -> Rows:
             how = "uploaded ahead, front to back" if held.pool.ahead else "kept as they are uploaded"
             rows.append(("sample pool", _held(held.pool, num_samples, unit, how)))
     if device is None and plan.mode == "resident":
-        how = "in the resident set, read front to back" if plan.resident_bytes else "held by the source itself"
+        filled = "kept as they are read" if is_dear(found.source) else "read front to back"
+        how = f"in the resident set, {filled}" if plan.resident_bytes else "held by the source itself"
         rows.append(("all samples", how))
     elif tiers.ram.num_rows:
         how = " and ".join(

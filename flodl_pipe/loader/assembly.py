@@ -21,9 +21,7 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.source_reads import SourceReads, reader_processes
 from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.memory.ledger import DISK, process_ledger
-from flodl_pipe.sources.protocol import Source
-from flodl_pipe.sources.user_ragged import RaggedUserSource
-from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.sources.protocol import Source, is_dear
 from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["Assembly", "assemble"]
@@ -65,12 +63,13 @@ class Assembly:
         picks = self.reads.num_picks
         return Traffic(read.num_rows + picks, read.num_bytes + picks * self.reads.spec.row_bytes, uploaded)
 
-    def close(self, reading: Pass | None, close_source: Callable[[], None]) -> None:
+    def close(self, reading: Pass | None, close_source: Callable[[], None], end_rest: Callable[[], None]) -> None:
         """End a pass and give everything back, the rest too where one part fails.
 
         Args:
             reading: The pass, if there was one.
             close_source: Closes the source's files.
+            end_rest: Ends what reads between passes.
         """
         with ExitStack() as ending:
             ending.callback(close_source)
@@ -79,6 +78,7 @@ class Assembly:
                 ending.callback(self.device.close)
             ending.callback(self.reads.close)
             ending.callback(self.tiers.stop)
+            ending.callback(end_rest)
             if reading is not None:
                 ending.callback(reading.stop)
 
@@ -172,7 +172,7 @@ def _assemble(
                 outline.layout,
                 None if outline.device.pool_off is not None else tier_plan.ranking,
                 config,
-                reads_ahead=plan.num_readers == 0 or not isinstance(source, UserSource | RaggedUserSource),
+                reads_ahead=not is_dear(source),
                 seed=sampling.seed,
                 owner=owner,
                 keep_digest=keep_digest,

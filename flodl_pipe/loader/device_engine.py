@@ -95,7 +95,17 @@ class DeviceEngine:
         return self.side.device.host_slab(num_bytes)
 
     def load(self, read: Callable[[IndexArray], Columns]) -> None:
-        """Upload all that is to be resident, in this thread."""
+        """Upload all that is to be resident, in this thread; nothing where samples are kept as they are read."""
+        if self._reads_ahead:
+            self._load(read)
+
+    def load_rest(self, read: Callable[[IndexArray], Columns], most: int) -> None:
+        """Upload what is still missing of a set that is to be resident, if it is no more than so many samples."""
+        pool = self.side.pool
+        if pool is not None and self.side.fills_ahead and len(pool.missing(0, most + 1)[0]) <= most:
+            self._load(read)
+
+    def _load(self, read: Callable[[IndexArray], Columns]) -> None:
         fill = self._fill(read)
         with outside_of_the_loop(without_graph=True):
             while fill is not None and self.side.fills_ahead:
@@ -127,7 +137,7 @@ class DeviceEngine:
                 inner,
                 self.side,
                 GroupUpload(self.upload, pool.layout, read, alone=self._alone),
-                self._fill(read),
+                self._fill(read) if self._reads_ahead else None,
                 pool,
                 pool_lock,
                 in_background=num_readers > 0 and self.side.device.has_streams,
@@ -151,6 +161,6 @@ class DeviceEngine:
 
     def _fill(self, read: Callable[[IndexArray], Columns] | None) -> DeviceFill | None:
         pool = self.side.pool
-        if pool is None or read is None or not self._reads_ahead:
+        if pool is None or read is None:
             return None
         return DeviceFill(pool, self.upload, self._spec, read, chunk_rows=self._chunk_rows)

@@ -15,6 +15,7 @@ from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.config.sampling import SamplingConfig
 from flodl_pipe.devices.clock import NO_CLOCK
 from flodl_pipe.errors import ConfigError, ResumeError
+from flodl_pipe.loader.advice import Advice
 from flodl_pipe.loader.assembly import assemble
 from flodl_pipe.loader.device_side import DeviceSide
 from flodl_pipe.loader.feed import Feed, Pass
@@ -28,17 +29,20 @@ from flodl_pipe.loader.parts import Parts
 from flodl_pipe.loader.places import RowPlace, StepRows, rows_of, where_is
 from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.reading import Reading
+from flodl_pipe.loader.rest import Rest
 from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.skipping import SkippingReads
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.source_reads import SourceReads
 from flodl_pipe.loader.statistics import Traffic
 from flodl_pipe.loader.upcoming import Upcoming
+from flodl_pipe.memory.probe import num_cpus
 from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.ordering import Mixed
 from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.protocol import TierCount
 
 __all__ = ["Engine"]
@@ -104,6 +108,10 @@ class Engine:
         self._pool_lock = threading.RLock()
         host = outline.host_making
         self._room = Room(self.plan.ring_bytes, self.plan.depth, is_known=host.is_known)
+        # Where a second thread is not known to be allowed, and no processes read.
+        unsaid = isinstance(source, UserSource) and source.is_unsaid and config.reader_kind == "thread"
+        watched = source if unsaid and self.plan.num_readers and num_cpus() > 1 else None
+        self._advice = Advice(watched.owner, num_cpus()) if isinstance(watched, UserSource) else None
         self._filler = Filler(
             source,
             outline.layout,
@@ -117,12 +125,14 @@ class Engine:
             skipped=self._skipped,
             as_stored=device is not None and device.delivers,
             plan=None if device is None else device.gather_plan,
+            advice=self._advice,
         )
         self._upcoming = Upcoming(outline.steps, group_steps=self.plan.group_steps, draw=host.draw_for(sampling.seed))
         self._pace = Pace(self.plan.num_readers)
         self._close_source = close_of(source)
         self._interrupt = partial(_interrupt, self._filler.reads, self._reads, self._close_source)
         self._reading: Pass | None = None
+        self._rest = Rest()
         self._process = os.getpid()
 
     @property
@@ -142,10 +152,12 @@ class Engine:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the resident set is complete."""
+        """Whether every sample is in memory. Right after a pass, wait for the few that it left out."""
+        self._rest.settle()
         if self._device is not None:
             return self._device.side.mode[0] == "resident" and self._device.side.is_complete
-        return self.plan.mode == "resident" and self._tiers.is_filled
+        whole = self.plan.mode == "resident" or self._parts.outline.tiers.ram.is_whole
+        return whole and self._tiers.is_filled
 
     def counts(self) -> tuple[TierCount, ...]:
         """Return what each tier was asked for so far, in the order in which they are asked."""
@@ -240,6 +252,7 @@ class Engine:
         device = self._device
         if device is not None:
             device.side.epoch_starts()
+        self._rest.settle()
         if not self.plan.num_readers:
             self._tiers.load()  # without threads there is no background to load in
             if device is not None:
@@ -265,6 +278,7 @@ class Engine:
             self._pace,
             room=self._room if self._filler.is_apart else None,
             interrupt=self._interrupt,
+            advice=self._advice,
             on_all_claimed=prepare if may_be_made_ahead(self._order) else lambda: None,
             clock=NO_CLOCK if device is None else device.side.device.clock,
         )
@@ -280,11 +294,23 @@ class Engine:
         if self.plan.num_readers:
             self._tiers.start()
 
+    def pass_ended(self) -> None:
+        """Read what the pass left out, if that is less than a step and samples are kept as they are read."""
+        most = self._steps.global_batch - 1
+        if not self.plan.num_readers:
+            return
+        if self._device is not None:
+            self._rest.start(partial(self._device.load_rest, self._filler.read_stored, most))
+            return
+        samples = self._tiers.rest(most)
+        if len(samples):
+            self._rest.start(partial(self._tiers.read_rest, samples))
+
     def close(self) -> None:
         """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
         if not self.is_own_process:
             return
-        self._parts.close(self._reading, self._close_source)
+        self._parts.close(self._reading, self._close_source, self._rest.end)
 
 
 def close_of(source: Source) -> Callable[[], None]:

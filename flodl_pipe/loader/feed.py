@@ -183,6 +183,10 @@ class Feed(Protocol):
         """Begin to load the resident set, now that the first batch has been served."""
         ...
 
+    def pass_ended(self) -> None:
+        """Note that a pass was handed out whole."""
+        ...
+
     def close(self) -> None:
         """Stop every thread, give back grants and files. In a forked child, where none of them are, do nothing."""
         ...

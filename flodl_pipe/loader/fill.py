@@ -8,16 +8,19 @@ delivered rows from scratch to slots, step by step; batches that are made apart 
 Where samples are skipped, their rows come as other rows of the step, and are marked in the group.
 """
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import final
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, BoolArray, IndexArray, WordArray
-from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.errors import LoaderError
 from flodl_pipe.keyed.pick_keys import PickKeys
+from flodl_pipe.loader.advice import Advice
 from flodl_pipe.loader.groups import Group
 from flodl_pipe.loader.host_tiers import HostTiers
 from flodl_pipe.loader.ledger import SkipLedger
@@ -55,6 +58,7 @@ class Filler:
         skipped: Ledger of the samples that are skipped; None: a sample that cannot be read is an error.
         as_stored: Whether rows are delivered as they are stored, for a device to deliver.
         plan: Plans a step whose rows a device may hold, and which are left out then; None: no device does.
+        advice: Watches the samples that are read again; None: nobody needs it.
 
     Attributes:
         reads: Reads the stored rows.
@@ -75,8 +79,9 @@ class Filler:
         skipped: SkipLedger | None = None,
         as_stored: bool = False,
         plan: Callable[[IndexArray], GatherPlan] | None = None,
+        advice: Advice | None = None,
     ) -> None:
-        self._source = source
+        self._source, self._advice = source, advice
         self._layout = layout
         self._making = making
         self._resident = tiers.whole
@@ -114,6 +119,8 @@ class Filler:
         When several steps were read together and one of their samples fails, they are read again one by one, so that
         the good steps before it still arrive and the error stands at its own step.
         """
+        self._scratch.first = None
+        began_s = time.perf_counter()
         rows = group.rows
         if rows is None:  # readers of several parts may all come here: they find the same numbers
             rows = group.rows = ahead.rows(group.first_step, group.num_steps)
@@ -127,19 +134,33 @@ class Filler:
                 group.fail(error, 0)
             else:
                 self._fill_one_by_one(group, rows, ahead, error)
-        if self._check_purity and group.error is None:
+        if self._check_purity and not part and group.error is None:
             try:
-                self._require_pure(rows)
+                self._require_pure(rows, (time.perf_counter() - began_s) / len(rows.samples))
             except Exception as error:  # noqa: BLE001 - as above
                 group.fail(error, 0)
 
-    def _require_pure(self, rows: Rows) -> None:
+    def _require_pure(self, rows: Rows, sample_s: float) -> None:
+        with self._parts_lock:  # several readers may come here at once
+            is_mine, self._check_purity = self._check_purity, False
+        if not is_mine:
+            return
         samples = self.reads.readable(rows.samples[:_PURITY_SAMPLES])
         if not len(samples):
-            return  # the next group's, then
-        self._check_purity = False  # several readers may come here at once: once more does no harm
-        with self._source_reads.lock:
-            require_pure(self._source, samples)
+            self._check_purity = True  # the next group's, then
+            return
+        first: Columns | None = self._scratch.first
+        is_own = first is not None and len(next(iter(first.values()))) == len(samples)
+        watching = contextlib.nullcontext() if self._advice is None else self._advice.watching(len(samples), sample_s)
+        with self._source_reads.lock, watching:
+            require_pure(self._source, samples, first if is_own else None)
+
+    def _note_first(self, stored: Columns, good: BoolArray | None) -> None:
+        """Keep the first rows that were read for a group, to see whether they are the same when they are read again."""
+        if self._check_purity and self._source_reads.is_here:
+            num_rows = 0 if good is not None else min(_PURITY_SAMPLES, len(next(iter(stored.values()))))
+            first = part_of(stored, slice(0, num_rows))
+            self._scratch.first = {n: c if isinstance(c, Ragged) else c.copy() for n, c in first.items()}
 
     def _fill_one_by_one(self, group: Group, rows: Rows, ahead: Lookahead, before: Exception) -> None:
         for step in range(group.num_steps):
@@ -164,6 +185,8 @@ class Filler:
         stored: Columns | None = None
         if planes is None:
             stored, good = self.reads.read(wanted.samples, step_rows, picks=self._picks(wanted, ahead))
+            if not first:
+                self._note_first(stored, good)
             if good is not None:
                 by_step = good.reshape(last - first, step_rows)
                 for step in np.flatnonzero(~by_step.all(axis=1)).tolist():
@@ -208,6 +231,8 @@ class Filler:
         stored: Columns | None = None
         if planes is None:
             stored, good = self.reads.read(rows.samples, num_rows, here, picks=self._picks(rows, ahead))
+            if not part:
+                self._note_first(stored, good)
             if good is not None:
                 self._mark(group, 0, here, good, num_rows)
             if self._keep_digest:

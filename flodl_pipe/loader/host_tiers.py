@@ -11,6 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import final
 
+import numpy as np
+
+from flodl_pipe.arrays import IndexArray
 from flodl_pipe.config.loader import LoaderConfig
 from flodl_pipe.loader.at_exit import is_own_thread, join_readers
 from flodl_pipe.loader.resident import ResidentSet
@@ -18,9 +21,7 @@ from flodl_pipe.loader.source_reads import SourceReads
 from flodl_pipe.loader.tiers import TierPlan, disk_folder
 from flodl_pipe.memory.budget import Grant
 from flodl_pipe.memory.ledger import DISK, process_ledger
-from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
-from flodl_pipe.sources.user_ragged import RaggedUserSource
-from flodl_pipe.sources.user_source import UserSource
+from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source, is_dear
 from flodl_pipe.staging.cascade import Cascade
 from flodl_pipe.staging.disk_stage import DiskStage
 from flodl_pipe.staging.protocol import Tier, TierCount
@@ -75,7 +76,9 @@ class HostTiers:
         self._cache: RamCache | RaggedCache | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        if is_resident or plan.ram.in_one:
+        # A set whose samples are dear is kept as the loop asks for it.
+        keeps_as_read = is_resident and is_dear(source)
+        if (is_resident and not keeps_as_read) or plan.ram.in_one:
             self.whole = ResidentSet(
                 source,
                 read_lock=reads.lock,
@@ -99,6 +102,7 @@ class HostTiers:
                 num_ranks=plan.ram.num_rows,
                 read_lock=reads.lock,
                 part=part,
+                name="resident set" if keeps_as_read else "RAM cache",
             )
             tiers.append(self._cache)
         if plan.disk.num_rows:
@@ -117,12 +121,7 @@ class HostTiers:
         """Begin to fill memory in the background; later calls do nothing."""
         if self.whole is not None:
             self.whole.start()
-        elif (
-            self._cache is not None
-            and self._thread is None
-            and not isinstance(self._source, UserSource | RaggedUserSource)
-        ):
-            # Samples of a user's dataset are taken in as they are read: reading them twice may cost the user dearly.
+        elif self._cache is not None and self._thread is None and not is_dear(self._source):
             self._thread = threading.Thread(target=self._fill, name="flodl_pipe-fill", daemon=True)
             self._thread.start()
 
@@ -130,6 +129,27 @@ class HostTiers:
         """Load what is resident in this thread."""
         if self.whole is not None and self._is_resident:
             self.whole.load()
+
+    def rest(self, most: int) -> IndexArray:
+        """Return the samples that memory has room for and the loop did not ask for so far, where they are few.
+
+        Args:
+            most: How many are few. None are returned where there are more, or where they are read ahead anyway.
+        """
+        if self._cache is None or not is_dear(self._source):
+            return np.empty(0, dtype=np.int64)
+        return self._cache.missing(most)
+
+    def read_rest(self, samples: IndexArray) -> None:
+        """Read samples, to be kept.
+
+        Raises:
+            Exception: what the source raises.
+        """
+        if isinstance(self.cascade, RaggedCascade):
+            self.cascade.read_rows(samples)
+        else:
+            self.cascade.read_into(samples, np.arange(len(samples)), self._source.spec.empty(len(samples)))
 
     def counts(self) -> tuple[TierCount, ...]:
         """Return what each tier was asked for and did, in the order in which they are asked."""

@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, final
 
 from flodl_pipe.cluster.context import RunContext
@@ -25,6 +26,7 @@ from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sources.any_source import as_source
 
 __all__ = ["Loader"]
+
 _log = logging.getLogger("flodl_pipe")
 
 
@@ -53,6 +55,8 @@ class Loader(LoaderControls):
         ragged: Names of fields of a user's dataset whose rows may differ in length; or whether to look for such fields
             (as with None, unless batches are stacked).
         pure: Whether a sample is the same every time; else it is seeded by its pick, and kept by no tier.
+        thread_safe: Whether several threads may read a user's dataset at once; None: what its attribute of this name
+            says, and that arrays, tensors, lists and Hugging Face datasets are.
         pad_id: What ``"pad"`` fills integer fields with; labels are filled with -100.
         pad_multiple: Padded lengths are multiples of this.
         pad_length: The padded length; None: the longest row of a batch, rounded up.
@@ -74,7 +78,7 @@ class Loader(LoaderControls):
         disk_stage: Bytes (or ``"200GiB"``) of a file for samples that memory has no room for.
         disk_stage_dir: Its folder; None: the system's for temporary files.
         simulated: Memory and speed of the device ``"simulated"``.
-        check_purity: Read eight samples of the first batch twice, and refuse a source whose bytes differ then.
+        check_purity: Read eight samples of the first batch a second time, and refuse a source whose bytes differ then.
         on_error: What a sample that cannot be read does: ``"raise"``, or ``"skip"``: :attr:`skipped` names it then.
         max_skipped: With ``"skip"``, how many samples at most, over all ranks.
         seed: Run seed, ``0 <= seed < 2**64``.
@@ -112,6 +116,7 @@ class Loader(LoaderControls):
         collate: str | Callable[..., Any] = "stack",
         ragged: bool | Sequence[str] | None = None,
         pure: bool = True,
+        thread_safe: bool | None = None,
         pad_id: int = 0,
         pad_multiple: int = 8,
         pad_length: int | None = None,
@@ -163,7 +168,9 @@ class Loader(LoaderControls):
         self._config, self._sampling, self._parts = split_arguments(**grouped(given, shared=(source,)))
         self._context = context or RunContext()
         self._parts = self._parts.among(self._context.world)
-        self._source = as_source(source, ragged=ragged_fields(collate, batch_size, ragged), pure=pure)
+        self._source = as_source(
+            source, ragged=ragged_fields(collate, batch_size, ragged), pure=pure, thread_safe=thread_safe
+        )
         self._counters = Counters(
             self._source.spec.row_bytes, self._source.delivered.row_bytes, keep_digest=keep_digest
         )
@@ -253,7 +260,7 @@ class Loader(LoaderControls):
             owner=self,
             on_step=self._passes.step_done,
             on_first=self._engine.start_resident,
-            on_end=self._passes.end,
+            on_end=partial(_end, self._passes, self._engine),
             spot=spot,
             watch=self._watch if self._context.world_size > 1 or self._watch.delivered is not None else None,
         )
@@ -296,3 +303,8 @@ class Loader(LoaderControls):
             self._rebuild(continued.global_batch)
         self._passes.load(self._engine.spot(cursor))
         self._watch.resume(cursor.shares)
+
+
+def _end(passes: Passes, engine: Feed) -> None:
+    passes.end()
+    engine.pass_ended()

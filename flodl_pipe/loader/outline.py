@@ -36,7 +36,7 @@ from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.planned_steps import PlannedSteps
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.impure import ImpureSource
-from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source, is_dear
 from flodl_pipe.staging.shared_room import Together
 
 __all__ = ["Outline", "first_global_batch", "outline_engine"]
@@ -140,6 +140,7 @@ def outline_engine(
         pass_bytes=made.pass_bytes(steps.max_rows),
         thread_safe=source.thread_safe or config.reader_kind == "process",
         further_slots=0 if host is None else 2,
+        is_dear=is_dear(source),
     )
     source_bytes = (source.held_bytes if isinstance(source, BundledSource) else 0) + held_by(order)
     collect_gone_loaders(config, shared, context, wanted_bytes=sizes.most_bytes + source_bytes)

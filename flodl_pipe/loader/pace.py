@@ -11,7 +11,10 @@ GIL). Two kinds of loop deny it one or the other:
   So a loop that computes for long in a step *hands over* between two of them while a reader has work: ``sleep(0)``
   wakes the waiting reader and lets it pass; it costs about 2 us where nobody waits.
 
-Neither has any influence on which samples come when.
+How much is read together and ahead of the loop is bounded in time where a sample may take long: see
+:meth:`Pace.steps_within`.
+
+Nothing of this has any influence on which samples come when.
 """
 
 from typing import final
@@ -34,6 +37,7 @@ class Pace:
         self._loop_step_s: float | None = None
         self._computed_step_s: float | None = None
         self._reader_step_s: float | None = None
+        self._quick_step_s: float | None = None
         self.helps = num_readers == 0
         self.hands_over = False
 
@@ -52,9 +56,19 @@ class Pace:
             kept_s = step_s if self._computed_step_s is None else min(step_s, self._computed_step_s)
             self.hands_over = kept_s > self._reader_step_s
 
-    def reader_took(self, processor_s: float, num_steps: int) -> None:
-        """Note the processor time that a reader needed for a group."""
+    def reader_took(self, processor_s: float, num_steps: int, wall_s: float | None = None) -> None:
+        """Note the time that a reader needed for a group: of the processor, and from begin to end."""
         self._reader_step_s = _average(self._reader_step_s, processor_s / num_steps)
+        if wall_s is None:
+            return
+        step_s, quick_s = wall_s / num_steps, self._quick_step_s
+        # A reader that others keep from running is not slow by itself: quick steps count at once, slow ones by and by.
+        self._quick_step_s = step_s if quick_s is None or step_s < quick_s else _average(quick_s, step_s)
+
+    def steps_within(self, seconds: float) -> int:
+        """Return how many steps a reader reads in some time, as far as that is known; at least 1."""
+        quick_s = self._quick_step_s
+        return 1 if quick_s is None else max(1, int(seconds / max(quick_s, 1e-9)))
 
 
 def _average(old: float | None, new: float) -> float:

@@ -59,6 +59,7 @@ class Sizes:
         tiers_off: Why no memory tier may keep samples; None where they may.
         pass_bytes: What fused transforms take in each reader, rows before them included.
         further_slots: Groups whose slots are being copied to a device, beside those of the ring.
+        is_dear: Whether a sample may take long to read; see :class:`flodl_pipe.sources.protocol.HasPrice`.
     """
 
     step_rows: int
@@ -70,6 +71,7 @@ class Sizes:
     tiers_off: str | None = None
     pass_bytes: int = 0
     further_slots: int = 0
+    is_dear: bool = False
 
     @property
     def most_bytes(self) -> int:
@@ -95,6 +97,9 @@ class EnginePlan:
         ring_bytes: Slots, and the readers' rows before they are delivered.
         resident_bytes: The resident set; 0 when streaming.
         share: What the process may hold, and why.
+        paced: Whether groups and what lies ahead grow from one step on, as far as measured times allow, because a
+            sample may take long to read.
+        fixed_depth: Whether the user has said how much may lie ahead.
     """
 
     mode: Literal["resident", "streaming"]
@@ -108,6 +113,8 @@ class EnginePlan:
     ring_bytes: int
     resident_bytes: int
     share: Grant
+    paced: bool = False
+    fixed_depth: bool = False
 
 
 def plan_engine(
@@ -161,6 +168,8 @@ def plan_engine(
         ring_bytes=ring_bytes,
         resident_bytes=sizes.resident_bytes if mode == "resident" else 0,
         share=share,
+        paced=sizes.is_dear,
+        fixed_depth=knobs.prefetch != "auto",
     )
 
 

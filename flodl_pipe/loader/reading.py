@@ -16,6 +16,7 @@ from typing import final
 
 from flodl_pipe.devices.clock import NO_CLOCK, Clock
 from flodl_pipe.errors import LoaderError
+from flodl_pipe.loader.advice import Advice
 from flodl_pipe.loader.at_exit import is_own_thread, join_readers, stop_at_exit
 from flodl_pipe.loader.fill import Filler
 from flodl_pipe.loader.groups import Group, SequenceTable
@@ -25,8 +26,15 @@ from flodl_pipe.loader.plan import EnginePlan
 from flodl_pipe.loader.room import Room
 from flodl_pipe.loader.slots import SlotPool
 from flodl_pipe.loader.torch_modes import outside_of_the_loop
+from flodl_pipe.sources.door import Demand, demanded_by
 
 __all__ = ["Reading"]
+
+# Of a dataset whose samples may take long: what is read together takes no longer than a few turns of the interpreter,
+# and what lies ahead of the loop no longer than an ending may take; but the first step comes alone.
+_TOGETHER_S = 0.02
+_AHEAD_S = 0.25
+_FIRST_STEPS = 2
 
 
 @final
@@ -42,6 +50,7 @@ class Reading:
         pace: Times per step, kept from pass to pass.
         room: How many batches may be ready that are made apart, and need no slots; None where they have slots.
         interrupt: Ends reads that the readers are waiting for; called when they have not stopped after a second.
+        advice: Told how long the loop has waited; None: nobody needs it.
         on_all_claimed: Called by each reader that finds nothing left to claim, unless the pass was stopped.
         clock: Virtual time of the device that batches go to.
 
@@ -60,18 +69,21 @@ class Reading:
         *,
         room: Room | None,
         interrupt: Callable[[], None],
+        advice: Advice | None = None,
         on_all_claimed: Callable[[], None],
         clock: Clock = NO_CLOCK,
     ) -> None:
         self.ahead = ahead
         self.wait_s = 0.0
         self._plan = plan
+        self._demand = Demand()
         self._filler = filler
         self._pool = pool
         self._pool_lock = pool_lock
         self._pace = pace
         self._room = room
         self._interrupt = interrupt
+        self._advice, self._began_s = advice, time.perf_counter()
         self._on_all_claimed = on_all_claimed
         self._clock, self._begin_s = clock, clock.now()
         # When steps were handed out, whose places others take; only where time is virtual.
@@ -84,8 +96,8 @@ class Reading:
             last_is_short=ahead.last_is_short,
             chunk_steps=ahead.chunk_steps,
             step_parts=plan.step_parts,
-            group_steps=plan.group_steps if room is None else min(plan.group_steps, room.max_steps),
-            max_steps=plan.depth if room is None else room.max_steps,
+            group_steps=1 if plan.paced else self._most_together(plan.group_steps),
+            max_steps=min(_FIRST_STEPS, self._most_ahead()) if plan.paced else self._most_ahead(),
             new_group=self._new_group,
             horizon=None if ahead.shares is None else ahead.shares.horizon,
         )
@@ -125,14 +137,10 @@ class Reading:
         """
         asked_s = time.perf_counter()
         if self._taken_steps:
-            self._pace.loop_computed(time.thread_time() - self._taken_processor_s, self._taken_steps)
+            if self._threads:
+                self._pace.loop_computed(time.thread_time() - self._taken_processor_s, self._taken_steps)
             self._pace.loop_took(asked_s - self._taken_s, self._taken_steps)
-            plan = self._plan
-            steps = plan.handover_group_steps if self._pace.hands_over else plan.group_steps
-            if self._room is not None:
-                steps = min(steps, self._room.max_steps)
-                self._table.max_steps = self._room.max_steps
-            self._table.group_steps = steps
+            self._grow()
             if self._given_s is not None:
                 self._given_s += [self._clock.now()] * self._taken_steps
             self.ahead.prepare(self._next_step)  # before a reader wakes, which would compete for the interpreter
@@ -144,8 +152,12 @@ class Reading:
             raise LoaderError("the loader was closed while this iterator was in use; build a new loader to go on")
         self._clock.reach(group.time_s)
         self._taken_steps, self._next_step = group.num_steps, group.first_step + group.num_steps
-        self._taken_s, self._taken_processor_s = time.perf_counter(), time.thread_time()
+        self._taken_s = time.perf_counter()
+        if self._threads:  # a call of the system, for which others may be let in
+            self._taken_processor_s = time.thread_time()
         self.wait_s += self._taken_s - asked_s
+        if self._advice is not None:
+            self._advice.tell(self.wait_s, self._taken_s - self._began_s)
         return group
 
     def hand_over(self) -> None:
@@ -158,6 +170,7 @@ class Reading:
         if os.getpid() != self._process:
             return
         self._table.stop()
+        self._demand.end()
         if not wait or is_own_thread():
             return  # a reader may be the one that collects the iterator: it ends by itself
         join_readers(self._threads, self._interrupt)
@@ -165,6 +178,24 @@ class Reading:
             for group in self._table.drain():
                 for slot in group.slots():
                     self._pool.put_back(slot)
+
+    def _grow(self) -> None:
+        """Say how much may be read together from now on, and how much may lie ahead."""
+        plan, table, pace = self._plan, self._table, self._pace
+        together = self._most_together(plan.handover_group_steps if pace.hands_over else plan.group_steps)
+        ahead = self._most_ahead()
+        if plan.paced:
+            together = min(together, pace.steps_within(_TOGETHER_S))
+            if not plan.fixed_depth:
+                ahead = min(ahead, max(plan.num_readers + 1, plan.num_readers * pace.steps_within(_AHEAD_S)))
+            ahead = min(ahead, 2 * table.max_steps)  # not all at once: what was measured so far may have been quick
+        table.group_steps, table.max_steps = together, max(ahead, together)
+
+    def _most_together(self, num_steps: int) -> int:
+        return num_steps if self._room is None else min(num_steps, self._room.max_steps)
+
+    def _most_ahead(self) -> int:
+        return self._plan.depth if self._room is None else self._room.max_steps
 
     def _read_along(self) -> None:
         """Fill groups in the loop's own thread until the next one is ready: without readers, or beside slower ones."""
@@ -200,10 +231,11 @@ class Reading:
             del claimed
 
     def _fill(self, group: Group, part: int, *, by_loop: bool) -> None:
-        began_s = time.thread_time()
+        began_s, began_wall_s = 0.0 if by_loop else time.thread_time(), time.perf_counter()
         self._clock.reach(group.begin_s)
         try:
-            self._filler.fill(group, part, self.ahead)
+            with demanded_by(self._demand):
+                self._filler.fill(group, part, self.ahead)
             if self._room is not None:
                 for _, tensors in group.made.values():
                     self._room.measure(tensors)
@@ -214,5 +246,6 @@ class Reading:
                 raise  # Ctrl-C while the loop reads for itself
         finally:
             if not by_loop:
-                self._pace.reader_took(time.thread_time() - began_s, group.num_steps)
+                wall_s = time.perf_counter() - began_wall_s
+                self._pace.reader_took(time.thread_time() - began_s, group.num_steps, wall_s)
             self._table.finish(group, self._clock.now())

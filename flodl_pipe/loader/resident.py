@@ -22,7 +22,7 @@ from flodl_pipe.loader.planes import PlaneStore, held_planes, plane_store
 from flodl_pipe.loader.stores import CHUNK_BYTES, ExtentStore, RowStore, Store
 from flodl_pipe.memory.budget import floor_bytes
 from flodl_pipe.memory.probe import probe_host
-from flodl_pipe.sources.protocol import BundledSource, Extents, Source
+from flodl_pipe.sources.protocol import BundledSource, Extents, Source, is_dear
 from flodl_pipe.staging.protocol import TierCount
 from flodl_pipe.units import format_bytes
 
@@ -41,8 +41,9 @@ def _extents(source: Source) -> Extents | None:
 def resident_bytes(source: Source) -> int:
     """Return how many bytes the resident set of a source takes beside what the source holds itself."""
     extents = _extents(source)
-    if extents is None:
-        return len(source) * source.spec.row_bytes
+    if extents is None or is_dear(source):
+        # Rows that are kept as they are read take a byte more each, which says that they are there.
+        return len(source) * source.spec.row_bytes + (len(source) + 1 if is_dear(source) else 0)
     return 0 if extents.memory is not None or held_planes(extents) is not None else extents.num_bytes
 
 

@@ -78,12 +78,14 @@ class SourceReads:
         is_ragged: Whether rows may differ in length.
         is_impure: Whether rows are read by picks.
         num_picks: Rows read by picks so far.
+        is_here: Whether this process reads, and no others do.
     """
 
     def __init__(self, source: Source, processes: ProcessReaders | None) -> None:
         self._source = source
         self.spec = source.spec
         self._processes = processes
+        self.is_here = processes is None
         self._count_lock = threading.Lock()
         self.num_picks = 0
         self._impure = source if isinstance(source, ImpureSource) else None

@@ -11,13 +11,11 @@ import numpy as np
 
 from flodl_pipe.arrays import Array, ByteArray, IndexArray
 from flodl_pipe.sources.protocol import Extents, Source
-from flodl_pipe.sources.user_source import UserSource
 
 __all__ = ["CHUNK_BYTES", "ExtentStore", "RowStore", "Store", "reserve"]
 
 # Large enough for sequential disk speed, small enough that a batch waiting for the same disk goes soon.
 CHUNK_BYTES = 4 << 20
-_USER_ROWS = 32
 
 
 class Store(Protocol):
@@ -84,8 +82,6 @@ class RowStore:
             for field in source.spec
         }
         self._chunk_rows = max(1, CHUNK_BYTES // max(1, source.spec.row_bytes))
-        if isinstance(source, UserSource):  # each row is Python's work, and readers wait for the chunk
-            self._chunk_rows = min(self._chunk_rows, _USER_ROWS)
 
     def chunks(self) -> int:
         """Return how many chunks there are to load."""

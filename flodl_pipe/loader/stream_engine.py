@@ -234,6 +234,9 @@ class StreamEngine:
     def start_resident(self) -> None:
         """Do nothing: a stream is never resident."""
 
+    def pass_ended(self) -> None:
+        """Do nothing: a stream is kept nowhere."""
+
     def close(self) -> None:
         """Stop the reader, give back grants and files. In a forked child, where none of them are, do nothing."""
         if not self.is_own_process:

@@ -28,9 +28,8 @@ from flodl_pipe.sampling.orders import Order
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sampling.weighted import WeightedOrder
 from flodl_pipe.sources.ordering import Mixed
-from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source
+from flodl_pipe.sources.protocol import BundledSource, RaggedSource, Source, is_dear
 from flodl_pipe.sources.ragged_source import RAGGED_TIERS_OFF
-from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.disk_records import RecordLayout
 from flodl_pipe.staging.disk_stage import rows_fitting as rows_on_disk
 from flodl_pipe.staging.lane_ranking import LaneRanking
@@ -178,6 +177,10 @@ def plan_tiers(
     # Where a share is too small for tables (ram_max_usage: 0) they are all that is held beyond the ring.
     tables = min(max(0, room_bytes), ranking.held_bytes + len(ranking)) if has_pool else 0
     room_bytes -= tables
+    if mode == "resident" and not on_device and is_dear(source):
+        why = f"the whole set, {format_bytes(resident_bytes(source))}, as the loop asks for it"
+        ram = TierRange(0, num_samples, resident_bytes(source), why, is_whole=True)
+        return TierPlan(ranking, ram, TierRange.off("the set is resident"), tables)
     if mode == "resident" and (not on_device or resident_bytes(source)):
         off = "the set is resident on the device" if on_device else "the set is resident"
     off = off or once_only(order, num_epochs)
@@ -186,8 +189,8 @@ def plan_tiers(
     set_bytes = resident_bytes(source)
     # Read front to back by a thread; rows of a dataset in Python are dear, and kept as the loop asks for them. So are
     # those of a set that may have gaps. Rows that are kept one by one take a byte more each.
-    in_one = not set_bytes or (num_readers > 0 and not skips and not isinstance(source, UserSource))
-    kept_bytes = set_bytes if in_one else set_bytes + num_samples + 1
+    in_one = not set_bytes or (num_readers > 0 and not skips and not is_dear(source))
+    kept_bytes = set_bytes if in_one or is_dear(source) else set_bytes + num_samples + 1
     # Of its own samples alone a rank keeps rows: they lie all over the set.
     is_part = num_own(order, steps, num_samples) < num_samples
     if config.sample_cache and kept_bytes <= room_bytes and together is None and not (is_part and set_bytes):

@@ -5,26 +5,16 @@ it is; ``__getitem__`` is read sample by sample, or through ``__getitems__`` whe
 then ``get_batch``. All but the first need ``len()``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 import torch.utils.data
 
 from flodl_pipe.errors import LoaderError, SourceError
 from flodl_pipe.sources.impure import as_impure, generators_kept
 from flodl_pipe.sources.protocol import Source
+from flodl_pipe.sources.user_access import access_to, says_thread_safe, type_name
 from flodl_pipe.sources.user_ragged import RaggedUserSource
-from flodl_pipe.sources.user_readers import (
-    BatchDataset,
-    BatchReader,
-    ItemsDataset,
-    ItemsReader,
-    MapDataset,
-    RaggedReader,
-    SampleDataset,
-    SampleReader,
-    UserReader,
-    type_name,
-)
+from flodl_pipe.sources.user_readers import BatchDataset, BatchReader, RaggedReader, SampleReader, UserReader
 from flodl_pipe.sources.user_source import UserSource
 
 __all__ = ["OPAQUE", "adapt"]
@@ -41,7 +31,7 @@ _MEMBERS = ("spec", "delivered", "thread_safe", "__len__", "read_into", "deliver
 
 
 def adapt(
-    thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None, pure: bool = True
+    thing: object, *, thread_safe: bool | None = None, ragged: bool | Sequence[str] | None = None, pure: bool = True
 ) -> Source:
     """Return a source that reads what a user has.
 
@@ -50,7 +40,8 @@ def adapt(
 
     Args:
         thing: A source, or an object with ``len()`` and one of ``__getitem__``, ``get`` and ``get_batch``.
-        thread_safe: Whether several threads may read a dataset at once. A source says that itself.
+        thread_safe: Whether several threads may read a dataset at once; None: what an attribute ``thread_safe`` of it
+            says, and that arrays, tensors, lists and Hugging Face datasets are. A source says that itself.
         ragged: Whether fields may be ragged: their rows differ in the length of their first axis. True tries up to
             eight samples besides sample 0 to see which; names are of fields that are ragged although those samples are
             of one length; False and None try none, and every field is fixed. A source says that itself.
@@ -64,7 +55,7 @@ def adapt(
     """
     if not pure:
         with generators_kept():
-            return as_impure(adapt(thing, thread_safe=thread_safe, ragged=ragged))
+            return as_impure(adapt(thing, thread_safe=bool(thread_safe), ragged=ragged))
     names = None if ragged is None or ragged is False else () if ragged is True else tuple(_names(ragged))
     if isinstance(thing, type):
         name = thing.__qualname__
@@ -81,15 +72,12 @@ def adapt(
             )
         return thing
     _refuse(thing)
-    if isinstance(thing, MapDataset) and _is_written(thing):
+    access = access_to(thing)
+    reader: UserReader
+    if access is not None and isinstance(thing, Sized):
         num_samples = _num_samples(thing)
-        if isinstance(thing, ItemsDataset) and _belong_together(type(thing)):
-            reader: UserReader = ItemsReader(thing, num_samples, ragged=names)
-        else:
-            reader = SampleReader(thing, num_samples, by_get=False, ragged=names)
-    elif isinstance(thing, SampleDataset):
-        num_samples = _num_samples(thing)
-        reader = SampleReader(thing, num_samples, by_get=True, ragged=names)
+        reader = SampleReader(thing, num_samples, access, ragged=names)
+        thread_safe = access.thread_safe if thread_safe is None else thread_safe
     elif isinstance(thing, BatchDataset):
         if names:
             raise LoaderError(
@@ -98,12 +86,15 @@ def adapt(
             )
         num_samples = _num_samples(thing)
         reader = BatchReader(thing, num_samples)
+        thread_safe = says_thread_safe(thing) if thread_safe is None else thread_safe
     else:
         raise LoaderError(_why_not(thing))
     if reader.layout.spec.is_ragged and isinstance(reader, RaggedReader):
-        return RaggedUserSource(reader, num_samples, thread_safe=thread_safe)
+        return RaggedUserSource(reader, num_samples, thread_safe=bool(thread_safe))
     tiers_off = OPAQUE if isinstance(reader, BatchReader) else None
-    return UserSource(reader, num_samples, thread_safe=thread_safe, tiers_off=tiers_off)
+    source = UserSource(reader, num_samples, thread_safe=bool(thread_safe), tiers_off=tiers_off)
+    source.is_unsaid = thread_safe is None
+    return source
 
 
 def _names(ragged: Sequence[str] | bool) -> Sequence[str]:
@@ -134,20 +125,7 @@ def _refuse(thing: object) -> None:
         raise LoaderError(f"{thing!r:.60} is {name}; open files with flodl_pipe.load(RECIPE), or give a dataset")
 
 
-def _is_written(thing: MapDataset) -> bool:
-    """Whether ``__getitem__`` is more than the stub that torch's base class has."""
-    return getattr(type(thing), "__getitem__", None) is not torch.utils.data.Dataset.__getitem__
-
-
-def _belong_together(kind: type) -> bool:
-    """Whether ``__getitems__`` speaks for ``__getitem__``: not where a subclass has changed the latter alone."""
-    order = [vars(base) for base in kind.__mro__]
-    one = next((place for place, names in enumerate(order) if "__getitem__" in names), len(order))
-    many = next((place for place, names in enumerate(order) if "__getitems__" in names), len(order))
-    return many <= one
-
-
-def _num_samples(thing: MapDataset | SampleDataset | BatchDataset) -> int:
+def _num_samples(thing: Sized) -> int:
     name = type_name(thing)
     try:
         count = len(thing)

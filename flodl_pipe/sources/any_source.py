@@ -10,19 +10,19 @@ from flodl_pipe.sources.adapters import adapt
 from flodl_pipe.sources.iterable_stream import IterableStream
 from flodl_pipe.sources.protocol import Source
 from flodl_pipe.sources.stream_protocol import Stream
-from flodl_pipe.sources.user_readers import type_name
+from flodl_pipe.sources.user_access import type_name
 
 __all__ = ["as_source"]
 
 
 def as_source(
-    thing: object, *, thread_safe: bool = False, ragged: bool | Sequence[str] | None = None, pure: bool = True
+    thing: object, *, thread_safe: bool | None = None, ragged: bool | Sequence[str] | None = None, pure: bool = True
 ) -> Source | Stream:
     """Return a stream or a source as it is, a dataset adapted, and an iterable as a stream of one lane.
 
     Args:
         thing: What the user has.
-        thread_safe: Whether several threads may read a dataset at once.
+        thread_safe: Whether several threads may read a dataset at once; None: as far as that is known.
         ragged: Whether fields of a dataset may be ragged; see :func:`~.adapters.adapt`.
         pure: Whether a sample is the same every time it is read; see :func:`~.adapters.adapt`.
 

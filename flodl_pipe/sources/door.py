@@ -3,13 +3,15 @@
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
 
 from flodl_pipe.arrays import IndexArray
+from flodl_pipe.errors import LoaderError
 
-__all__ = ["UNREADABLE", "Door", "require_samples"]
+__all__ = ["UNREADABLE", "Demand", "Door", "demand_here", "demanded_by", "require_samples"]
 
 UNREADABLE = b"|cannot be read|"
 """What a fingerprint takes for a sample that cannot be read."""
@@ -44,6 +46,49 @@ class Door:
 
 def _closed(everybody: bool) -> Door:
     return Door(everybody=everybody)
+
+
+@final
+class Demand:
+    """Reads that somebody waits for. A dataset in Python may take long for each sample, so it looks between two.
+
+    Attributes:
+        is_ended: Whether nobody waits any more.
+    """
+
+    __slots__ = ("is_ended",)
+
+    def __init__(self) -> None:
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Note that nobody waits any more: what reads ends after the sample in hand."""
+        self.is_ended = True
+
+    def error(self) -> LoaderError:
+        """Return what ends a read that nobody waits for."""
+        return LoaderError("this read was broken off: nobody waits for its samples any more")
+
+
+_here = threading.local()
+_for_ever = Demand()
+
+
+def demand_here() -> Demand:
+    """Return what the reads of this thread are for."""
+    found: Demand = getattr(_here, "demand", _for_ever)
+    return found
+
+
+@contextlib.contextmanager
+def demanded_by(demand: Demand) -> Iterator[None]:
+    """Say what the reads of this thread are for."""
+    before = demand_here()
+    _here.demand = demand
+    try:
+        yield
+    finally:
+        _here.demand = before
 
 
 def require_samples(indices: IndexArray, num_samples: int) -> None:

@@ -111,6 +111,7 @@ class ImpureDataset:
         self.source = source
         self.spec, self.delivered = source.spec, source.delivered
         self.thread_safe = False
+        self.is_dear = True
         self.extents: Extents | None = None
         self.ordering: Ordering = source.ordering if isinstance(source, BundledSource) else None
         self.tiers_off: str | None = IMPURE_TIERS_OFF

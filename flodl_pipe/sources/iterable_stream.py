@@ -21,7 +21,7 @@ from flodl_pipe.sources.stream_iterate import SampleFeed
 from flodl_pipe.sources.stream_protocol import LaneReader
 from flodl_pipe.sources.stream_samples import SampleRows
 from flodl_pipe.sources.stream_shards import Shard
-from flodl_pipe.sources.user_readers import type_name
+from flodl_pipe.sources.user_access import type_name
 from flodl_pipe.units import format_bytes, format_count
 
 __all__ = ["IterableStream"]

@@ -24,7 +24,7 @@ from flodl_pipe.errors import ConfigError, SourceError
 from flodl_pipe.sources.delivery import deliver_alike, delivery_of
 from flodl_pipe.sources.joined_extents import join_extents
 from flodl_pipe.sources.ordering import Drawn, Mixed, MixedPart, Ordering, Weights
-from flodl_pipe.sources.protocol import BundledSource, Fact, Fingerprint, HasArtifacts, Source
+from flodl_pipe.sources.protocol import BundledSource, Fact, Fingerprint, HasArtifacts, Source, is_dear
 from flodl_pipe.units import format_count
 
 __all__ = ["PART_FIELD", "Mixture"]
@@ -86,6 +86,7 @@ class Mixture:
         self.delivered = first.delivered
         self.delivery: object = delivery_of(first) if self._alike else None
         self.thread_safe = all(part.thread_safe for part in self._sources)
+        self.is_dear = any(map(is_dear, self._sources))
         self.ordering: Ordering = self._mixed
         off = [f"part {name}: {part.tiers_off}" for name, part in bundled.items() if part.tiers_off is not None]
         self.tiers_off: str | None = "; ".join(off) or None

@@ -26,9 +26,11 @@ __all__ = [
     "HasArtifacts",
     "HasLengths",
     "HasPlanes",
+    "HasPrice",
     "HasShards",
     "RaggedSource",
     "Source",
+    "is_dear",
 ]
 
 
@@ -253,6 +255,20 @@ class BundledSource(Source, Protocol):
     def close(self) -> None:
         """Close the files open in this process; a later read opens them again."""
         ...
+
+
+@runtime_checkable
+class HasPrice(Protocol):
+    """A source that says whether its samples are dear."""
+
+    is_dear: bool
+    """Whether each read of a sample may cost much, as one that is made by a user's Python: it is read once, when it is
+    asked for, and never only to have it sooner."""
+
+
+def is_dear(source: object) -> bool:
+    """Return whether samples of a source are dear; see :class:`HasPrice`. Those of plain files are not."""
+    return isinstance(source, HasPrice) and source.is_dear
 
 
 @runtime_checkable

@@ -14,20 +14,24 @@ from flodl_pipe.sources.protocol import RaggedSource, Source
 __all__ = ["require_pure"]
 
 
-def require_pure(source: Source, indices: IndexArray) -> None:
+def require_pure(source: Source, indices: IndexArray, first: Columns | None = None) -> None:
     """Read samples twice, the second time in reverse order, and compare every byte.
 
-    Costs two reads of ``K`` samples. NaNs of the same bits are equal.
+    NaNs of the same bits are equal.
 
     Args:
         source: The samples.
         indices: Samples to read, int64, shape ``(K,)``.
+        first: What was read of them already; None: they are read twice here.
 
     Raises:
         SourceError: if a sample differs; it names index and field, and says why that matters and what to do.
         Exception: what reading raises.
     """
-    first, second = _read_twice(source, indices)
+    backwards = np.arange(len(indices), dtype=np.int64)[::-1]
+    first = _read(source, indices) if first is None else first
+    again = _read(source, indices[::-1].copy()).items()
+    second = {name: rows.take(backwards) if isinstance(rows, Ragged) else rows[backwards] for name, rows in again}
     for field in source.spec:
         found = _difference(field.name, first[field.name], second[field.name])
         if found is None:
@@ -43,19 +47,13 @@ def require_pure(source: Source, indices: IndexArray) -> None:
         )
 
 
-def _read_twice(source: Source, indices: IndexArray) -> tuple[Columns, Columns]:
-    """Return samples as read in their order, and as read in the reverse one, both in their order."""
+def _read(source: Source, indices: IndexArray) -> Columns:
+    """Return samples in rows of their own."""
     if isinstance(source, RaggedSource) and source.spec.is_ragged:
-        first = source.read_rows(indices)
-        back = np.arange(len(indices), dtype=np.int64)[::-1]
-        again = source.read_rows(indices[::-1].copy()).items()
-        return first, {name: rows.take(back) if isinstance(rows, Ragged) else rows[back] for name, rows in again}
-    count = len(indices)
-    rows = np.arange(count, dtype=np.int64)
-    once, twice = source.spec.empty(count), source.spec.empty(count)
-    source.read_into(indices, rows, once)
-    source.read_into(indices[::-1].copy(), rows[::-1].copy(), twice)
-    return dict(once), dict(twice)
+        return source.read_rows(indices)
+    out = source.spec.empty(len(indices))
+    source.read_into(indices, np.arange(len(indices), dtype=np.int64), out)
+    return dict(out)
 
 
 def _difference(name: str, first: Array | Ragged, second: Array | Ragged) -> tuple[int, str] | None:

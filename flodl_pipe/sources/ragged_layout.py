@@ -17,6 +17,7 @@ from flodl_pipe.batch.spec import Field
 from flodl_pipe.errors import LoaderError, SourceError
 from flodl_pipe.sources.keyed_choice import keyed_choice
 from flodl_pipe.sources.sample_layout import SampleLayout
+from flodl_pipe.sources.stacking import share_memory
 
 __all__ = ["MAX_TRIES", "RowCollector", "learn_layout"]
 
@@ -94,36 +95,63 @@ class RowCollector:
 
     def __init__(self, layout: SampleLayout, num_rows: int) -> None:
         self._layout, self._num_rows = layout, 0
-        self._columns: list[Array | list[Array]] = [
+        self._columns: list[Array | list[Ragged]] = [
             [] if field.is_ragged else field.empty(num_rows) for field in layout.spec
         ]
 
-    def add(self, sample: object, index: int) -> None:
-        """Copy the next sample.
+    def add(self, samples: Sequence[object], indices: Sequence[int]) -> bool:
+        """Copy the next samples; return whether they were.
 
         Args:
-            sample: What the dataset returned for ``index``.
-            index: Sample index, for messages.
+            samples: What the dataset returned, one for each index.
+            indices: Sample indices, for messages.
+
+        Returns:
+            False where two of the samples share memory; see :meth:`~.sample_layout.SampleLayout.write_many`.
 
         Raises:
-            SourceError: if it is not like the first sample.
+            SourceError: if one is not like the first sample.
         """
-        arrays = self._layout.arrays(sample, index)
-        for field, column, array in zip(self._layout.spec, self._columns, arrays, strict=True):
+        columns = self._layout.columns(samples, indices)
+        if len(samples) > 1 and share_memory(columns, [None] * len(columns)):
+            return False
+        found: list[Array | Ragged | None] = [
+            stacker.join(column) if field.is_ragged else stacker.stack(column)
+            for field, stacker, column in zip(self._layout.spec, self._layout.stackers, columns, strict=True)
+        ]
+        if any(part is None for part in found):
+            found = self._one_by_one(samples, indices)
+        end = self._num_rows + len(samples)
+        for column, part in zip(self._columns, found, strict=True):
             if isinstance(column, list):
-                if not array.ndim or array.shape[1:] != field.shape:
+                assert isinstance(part, Ragged)
+                column.append(part)
+            else:
+                column[self._num_rows : end] = part
+        self._num_rows = end
+        return True
+
+    def _one_by_one(self, samples: Sequence[object], indices: Sequence[int]) -> list[Array | Ragged | None]:
+        """Return the columns of samples that are not plainly like the first one."""
+        rows: list[list[Array]] = [[] for _ in self._columns]
+        for sample, index in zip(samples, indices, strict=True):
+            arrays = self._layout.arrays(sample, index)
+            for field, row, array in zip(self._layout.spec, rows, arrays, strict=True):
+                if not field.is_ragged:
+                    if array.shape != field.shape:
+                        raise self._layout.wrong_shape(index, field, array.shape, field.shape)
+                elif not array.ndim or array.shape[1:] != field.shape:
                     wanted = ", ".join(["*", *map(str, field.shape)])
                     raise SourceError(
                         f"{self._layout.place(index, field)} has shape {array.shape}, but rows of this field have "
                         f"shape ({wanted}): only the first axis may differ from sample to sample; pad or crop the "
                         "others in the dataset"
                     )
-                column.append(array.astype(field.dtype))  # a copy: the dataset may return the same buffer again
-            elif array.shape != field.shape:
-                raise self._layout.wrong_shape(index, field, array.shape, field.shape)
-            else:
-                column[self._num_rows] = array
-        self._num_rows += 1
+                row.append(array.astype(field.dtype))
+        return [
+            Ragged.of(row) if field.is_ragged else np.stack(row)
+            for field, row in zip(self._layout.spec, rows, strict=True)
+        ]
 
     def columns(self) -> Columns:
         """Return the samples."""
@@ -133,7 +161,12 @@ class RowCollector:
         }
 
 
-def _joined(field: Field, rows: list[Array]) -> Ragged:
-    if not rows:
+def _joined(field: Field, parts: list[Ragged]) -> Ragged:
+    if not parts:
         return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, dtype=np.int64))
-    return Ragged.of(rows)
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([part.lengths for part in parts])
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Ragged(np.concatenate([part.values for part in parts]), offsets)

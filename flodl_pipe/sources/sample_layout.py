@@ -8,16 +8,19 @@ Shape letters: ``K`` samples in a batch dataset's answer, ``B`` rows of a buffer
 
 import dataclasses
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
+import torch
 
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.batch.spec import Field, SampleSpec
 from flodl_pipe.errors import OF_HOST, SourceError
 from flodl_pipe.sources.sample_values import RefusedValueError, as_array, native
+from flodl_pipe.sources.stacking import Stacker, share_memory
 
 __all__ = ["SampleLayout"]
 
@@ -50,12 +53,14 @@ class SampleLayout:
         owner: Name of the dataset's type, for messages.
         first: What the layout was learned from, for messages: ``sample 0``.
         is_tried: Whether more samples were tried, to see which fields are ragged.
+        stackers: What brings many values of each field together.
     """
 
     def __init__(self, spec: SampleSpec, container: str, owner: str, first: str, *, is_tried: bool = False) -> None:
         self.spec, self.owner, self.first, self.is_tried = spec, owner, first, is_tried
         self._container = container
         self._dtypes = [np.dtype(field.dtype) for field in spec]
+        self.stackers = [Stacker(field.dtype, field.shape) for field in spec]
 
     @classmethod
     def of_sample(cls, sample: object, owner: str, *, may_be_empty: bool = False) -> "SampleLayout":
@@ -168,6 +173,115 @@ class SampleLayout:
                 raise self.wrong_shape(index, field, array.shape, field.shape)
             target[row] = array
 
+    def write_many(
+        self, samples: Sequence[object], indices: Sequence[int], rows: IndexArray, targets: Sequence[Array]
+    ) -> bool:
+        """Copy samples into rows, field by field: what all of them have in common is looked at once for all.
+
+        Args:
+            samples: What the dataset returned, one for each index.
+            indices: Sample indices, distinct, for messages.
+            rows: Row of each, int64, shape ``(K,)``, distinct.
+            targets: As for :meth:`write`.
+
+        Returns:
+            Whether they were. Not where two of the samples share memory: what the dataset returned for one may have
+            been overwritten by another, so they must be asked for one by one.
+
+        Raises:
+            SourceError: as :meth:`write`, for the first that is not like the first sample.
+        """
+        columns = self.columns(samples, indices)
+        whole = slice(int(rows[0]), int(rows[0]) + len(rows)) if (rows[1:] - rows[:-1] == 1).all() else None
+        blocks = [
+            stacker.stack(column, None if whole is None or not target.flags.c_contiguous else target[whole])
+            for stacker, column, target in zip(self.stackers, columns, targets, strict=True)
+        ]
+        if len(samples) > 1 and share_memory(columns, blocks):
+            return False
+        if any(block is None for block in blocks):
+            for sample, index, row in zip(samples, indices, rows.tolist(), strict=True):
+                self.write(sample, index, row, targets)
+            return True
+        for block, target in zip(blocks, targets, strict=True):
+            if whole is None or not target.flags.c_contiguous:
+                target[rows] = block
+        return True
+
+    def own(self, sample: object) -> object:
+        """Return a sample with memory of its own, where the values are plainly arrays; else as it is."""
+        if isinstance(sample, tuple) and isinstance(sample, _NamedFields):
+            kind: Callable[..., object] = type(sample)
+            return kind(*map(_own, sample))
+        if type(sample) in (tuple, list):
+            return [_own(value) for value in sample]  # type: ignore[attr-defined]
+        if type(sample) is dict:
+            return {name: _own(value) for name, value in sample.items()}
+        return _own(sample)
+
+    def columns(self, samples: Sequence[object], indices: Sequence[int]) -> Sequence[Sequence[object]]:
+        """Return the values of samples field by field.
+
+        Args:
+            samples: One or more.
+            indices: The index of each, for messages.
+
+        Raises:
+            SourceError: if a sample has other fields than the first sample, or holds them in something else.
+        """
+        columns = self._columns(samples)
+        if columns is None:
+            apart = [self._values(sample, index) for sample, index in zip(samples, indices, strict=True)]
+            columns = list(zip(*apart, strict=True))
+        return columns
+
+    def _columns(self, samples: Sequence[object]) -> Sequence[Sequence[object]] | None:
+        """Return the values of samples field by field; None where the samples are not plainly like the first one."""
+        kinds = set(map(type, samples))
+        kind = kinds.pop()
+        if kinds:
+            return None
+        names, container = self.spec.names, self._container
+        if container == "one value":
+            return None if issubclass(kind, tuple | list | Mapping) or dataclasses.is_dataclass(kind) else [samples]
+        if container == "a named tuple" or (container == "a tuple or list" and issubclass(kind, tuple | list)):
+            fields = getattr(kind, "_fields", None)
+            if fields != (names if container == "a named tuple" else None):
+                return None
+            alike = set(map(len, samples)) == {len(names)}  # type: ignore[arg-type]
+            return list(zip(*samples, strict=True)) if alike else None
+        if container == "a mapping" and kind is dict:
+            alike = set(map(tuple, samples)) == {names}  # type: ignore[arg-type]
+            return list(zip(*map(dict.values, samples), strict=True)) if alike else None  # type: ignore[arg-type]
+        is_own = dataclasses.is_dataclass(kind) and tuple(field.name for field in dataclasses.fields(kind)) == names
+        if container == "a dataclass" and is_own:
+            return [list(map(operator.attrgetter(name), samples)) for name in names]
+        return None
+
+    def write_columns(self, fields: object, rows: IndexArray, targets: Sequence[Array]) -> bool:
+        """Copy samples that came as one, each value with a leading axis of ``K``; return whether they are plain.
+
+        Args:
+            fields: What holds the values.
+            rows: Row of each sample, int64, shape ``(K,)``, distinct.
+            targets: As for :meth:`write`.
+        """
+        parts = _take_apart(fields, "what was returned")
+        if (parts.container, parts.names) != (self._container, self.spec.names):
+            return False
+        found: list[Array] = []
+        for field, stacker, dtype, value in zip(self.spec, self.stackers, self._dtypes, parts.values, strict=True):
+            try:
+                array = stacker.stack(value) if isinstance(value, list) and value else as_array(value)
+            except RefusedValueError:
+                return False
+            if array is None or array.dtype != dtype or array.shape != (len(rows), *field.shape):
+                return False
+            found.append(array)
+        for target, array in zip(targets, found, strict=True):
+            target[rows] = array
+        return True
+
     def write_batch(self, fields: object, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Copy a batch dataset's answer into rows of each field.
 
@@ -268,6 +382,12 @@ def _take_apart(sample: object, what: str) -> _Parts:
     if not parts.names:
         raise SourceError(f"{what} is {parts.container} without fields; return at least one value")
     return parts
+
+
+def _own(value: object) -> object:
+    if type(value) is torch.Tensor:
+        return value.clone()
+    return value.copy() if type(value) is np.ndarray else value
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 from flodl_pipe.arrays import Array
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.stream_lines import Line
-from flodl_pipe.sources.user_readers import type_name
+from flodl_pipe.sources.user_access import type_name
 from flodl_pipe.units import format_count
 
 __all__ = ["Encoder"]

@@ -14,7 +14,7 @@ from typing import Protocol, final, runtime_checkable
 
 from flodl_pipe.errors import ResumeError, SourceError
 from flodl_pipe.sources.stream_iterate import StateOf
-from flodl_pipe.sources.user_readers import type_name
+from flodl_pipe.sources.user_access import type_name
 
 __all__ = ["Shard", "Stateful"]
 

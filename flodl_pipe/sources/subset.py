@@ -30,6 +30,7 @@ from flodl_pipe.sources.protocol import (
     HasPlanes,
     RaggedSource,
     Source,
+    is_dear,
 )
 from flodl_pipe.units import format_bytes, format_count
 
@@ -84,6 +85,7 @@ class Subset:
         self.spec = source.spec
         self.delivered = source.delivered
         self.thread_safe = source.thread_safe
+        self.is_dear = is_dear(source)
         self.delivery = delivery_of(source)
         held_bytes = 0 if isinstance(self._indices, range) else self._indices.nbytes
         self.held_bytes = held_bytes + (self._bundled.held_bytes if self._bundled else 0)

@@ -47,6 +47,7 @@ class RaggedUserSource:
         self.ordering: Ordering = None
         self.tiers_off: str | None = RAGGED_TIERS_OFF
         self.held_bytes = 0
+        self.is_dear = True
         self.delivery: object = "as stored"
         self._door = Door(everybody=thread_safe)
 

@@ -1,61 +1,30 @@
 """How rows are read from a user's dataset: sample by sample, samples together, or a whole batch at once.
 
-A reader asks the dataset, checks what comes back against the layout learned from the first sample, and copies it into
-rows at once, so a dataset may return the same buffer again and again. An exception of the dataset's own goes on as it
-is, with a note that names the samples.
+A reader asks the dataset for a chunk of samples, checks what comes back against the layout learned from the first one,
+and copies it into rows. A dataset that returns the same memory again and again is noticed, and then read sample by
+sample. An exception of the dataset's own goes on as it is, with a note that names the samples.
 
 Shape letters: ``K`` samples asked for, ``B`` rows of a buffer.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 
 from flodl_pipe.arrays import Array, IndexArray
-from flodl_pipe.batch.ragged import Columns
+from flodl_pipe.batch.ragged import Columns, Ragged
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.ragged_layout import RowCollector, learn_layout
 from flodl_pipe.sources.sample_layout import SampleLayout
+from flodl_pipe.sources.user_access import Access, type_name
 
-__all__ = [
-    "BatchDataset",
-    "BatchReader",
-    "ItemsDataset",
-    "ItemsReader",
-    "MapDataset",
-    "RaggedReader",
-    "SampleDataset",
-    "SampleReader",
-    "UserReader",
-    "type_name",
-]
+__all__ = ["BatchDataset", "BatchReader", "RaggedReader", "SampleReader", "UserReader"]
 
-
-@runtime_checkable
-class MapDataset(Protocol):
-    """Torch's map-style dataset."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> object: ...
-
-
-@runtime_checkable
-class ItemsDataset(MapDataset, Protocol):
-    """A map-style dataset that returns several samples from one call, as a list."""
-
-    def __getitems__(self, indices: list[int], /) -> object: ...
-
-
-@runtime_checkable
-class SampleDataset(Protocol):
-    """``get`` in place of ``__getitem__``."""
-
-    def __len__(self) -> int: ...
-    def get(self, index: int, /) -> object:
-        """Return one sample."""
-        ...
+# Samples that are held as the dataset gave them, until they are copied.
+_TOGETHER_ROWS = 256
+_TOGETHER_BYTES = 4 << 20
 
 
 @runtime_checkable
@@ -97,94 +66,40 @@ class RaggedReader(UserReader, Protocol):
 
 @final
 class SampleReader:
-    """One call a sample.
-
-    Args:
-        dataset: Has ``__getitem__`` or ``get``.
-        num_samples: Its length.
-        by_get: Whether ``get`` is called: a dataset may have both.
-        ragged: See :func:`~.ragged_layout.learn_layout`.
-
-    Raises:
-        SourceError: if sample 0 is none.
-    """
-
-    def __init__(
-        self, dataset: MapDataset | SampleDataset, num_samples: int, *, by_get: bool, ragged: Sequence[str] | None
-    ) -> None:
-        self._dataset, self._by_get = dataset, by_get
-        self._name = type_name(dataset)
-        self.way = f"{'get' if by_get else '__getitem__'}, one call a sample"
-        self.layout = learn_layout(self._one, num_samples, self._name, ragged)
-
-    def _one(self, index: int) -> object:
-        with _noted(self._name, lambda: [index]):
-            return self._getter()(index)
-
-    def _getter(self) -> Callable[[int], object]:
-        # Not kept: methods of built-in types do not all pickle.
-        dataset = self._dataset
-        if self._by_get and isinstance(dataset, SampleDataset):
-            return dataset.get
-        assert isinstance(dataset, MapDataset)
-        return dataset.__getitem__
-
-    def num_samples(self) -> int:
-        """Return the dataset's length now."""
-        return len(self._dataset)
-
-    def read(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
-        """Copy samples into rows; see :class:`UserReader`."""
-        targets, write, get = self.layout.targets(out), self.layout.write, self._getter()
-        index = -1
-        with _noted(self._name, lambda: [index]):  # once a read: a block costs more than many a sample
-            for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
-                write(get(index), index, row, targets)
-
-    def collect(self, indices: IndexArray) -> Columns:
-        """Return samples; see :class:`RaggedReader`."""
-        rows, get = RowCollector(self.layout, len(indices)), self._getter()
-        index = -1
-        with _noted(self._name, lambda: [index]):
-            for index in indices.tolist():
-                rows.add(get(index), index)
-        return rows.columns()
-
-
-@final
-class ItemsReader:
-    """One call of ``__getitems__`` for all samples asked for.
+    """Reads samples by themselves, many at a time.
 
     Args:
         dataset: The dataset.
         num_samples: Its length.
+        access: How samples are got from it.
         ragged: See :func:`~.ragged_layout.learn_layout`.
 
     Raises:
         SourceError: if sample 0 is none.
     """
 
-    way = "__getitems__, one call for many samples"
-
-    def __init__(self, dataset: ItemsDataset, num_samples: int, *, ragged: Sequence[str] | None) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Sized, num_samples: int, access: Access, *, ragged: Sequence[str] | None) -> None:
+        self._dataset, self._access = dataset, access
         self._name = type_name(dataset)
+        self.way = access.way
+        self._owns: Callable[[object], object] | None = None
+        self._by_columns = True  # until it shows that it cannot be
         self.layout = learn_layout(lambda index: self._samples([index])[0], num_samples, self._name, ragged)
+        self._chunk_rows = self._most_rows = 1 << 62  # what a dataset returns from one call it is asked for by one
+        if access.one_by_one:
+            self._most_rows = max(1, min(_TOGETHER_ROWS, _TOGETHER_BYTES // max(1, self.layout.spec.row_bytes)))
+            # One that returns the same memory again and again mostly shows it at once.
+            self._chunk_rows = min(2, self._most_rows)
 
-    def _samples(self, indices: list[int]) -> Sequence[object]:
-        with _noted(self._name, lambda: indices):
-            samples = self._dataset.__getitems__(list(indices))
-        if not isinstance(samples, list | tuple):
-            raise SourceError(
-                f"{self._name}.__getitems__ returned {type_name(samples)}; it returns a list of samples, one for each "
-                "index; a dataset of whole batches has get_batch instead"
-            )
-        if len(samples) != len(indices):
-            raise SourceError(
-                f"{self._name}.__getitems__ returned {len(samples)} samples for {len(indices)} indices; it must return "
-                "one for each, in their order"
-            )
-        return samples
+    def _samples(self, indices: list[int], own: Callable[[object], object] | None = None) -> list[object]:
+        found: list[object] = []
+
+        def asked() -> list[int]:
+            return indices[len(found) : len(found) + 1] if self._access.one_by_one else indices
+
+        with _noted(self._name, asked):
+            self._access.fetch(indices, found, own)
+        return found
 
     def num_samples(self) -> int:
         """Return the dataset's length now."""
@@ -193,16 +108,78 @@ class ItemsReader:
     def read(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Copy samples into rows; see :class:`UserReader`."""
         targets = self.layout.targets(out)
-        wanted = indices.tolist()
-        for index, row, sample in zip(wanted, rows.tolist(), self._samples(wanted), strict=True):
-            self.layout.write(sample, index, row, targets)
+        if self._by_columns:
+            with _noted(self._name, indices.tolist):
+                columns = self._access.columns(indices)
+            self._by_columns = columns is not None and self.layout.write_columns(columns, rows, targets)
+            if self._by_columns:
+                return
+        first, which = self._once(indices)
+        if first is None:
+            self._read(indices, rows, targets)
+            return
+        self._read(indices[first], rows[first], targets)
+        again = rows[first[which]]
+        for target in targets:
+            target[rows] = target[again]
 
     def collect(self, indices: IndexArray) -> Columns:
         """Return samples; see :class:`RaggedReader`."""
-        rows, wanted = RowCollector(self.layout, len(indices)), indices.tolist()
-        for index, sample in zip(wanted, self._samples(wanted) if wanted else [], strict=True):
-            rows.add(sample, index)
-        return rows.columns()
+        first, which = self._once(indices)
+        wanted = indices if first is None else indices[first]
+        rows = RowCollector(self.layout, len(wanted))
+
+        def add(samples: list[object], indices: list[int], low: int) -> bool:
+            del low  # one after the other
+            return rows.add(samples, indices)
+
+        self._chunks(wanted, add)
+        if first is None:
+            return rows.columns()
+        columns = rows.columns().items()
+        return {name: found.take(which) if isinstance(found, Ragged) else found[which] for name, found in columns}
+
+    def _once(self, indices: IndexArray) -> tuple[IndexArray | None, IndexArray]:
+        """Return where each sample is asked for first, and which of those each is; None where none is asked for twice.
+
+        Two indices may be one sample: of a subset that has it twice, or the same dataset joined with itself.
+        """
+        names = self._access.identity(indices.tolist())
+        if len(set(names)) == len(names):
+            return None, indices
+        once = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
+        first = np.sort(np.array([*once.values()], dtype=np.int64))
+        return first, np.searchsorted(first, np.array([once[name] for name in names], dtype=np.int64))
+
+    def _read(self, indices: IndexArray, rows: IndexArray, targets: Sequence[Array]) -> None:
+        def write(samples: list[object], indices: list[int], low: int) -> bool:
+            return self.layout.write_many(samples, indices, rows[low : low + len(samples)], targets)
+
+        self._chunks(indices, write)
+
+    def _chunks(self, indices: IndexArray, copy: Callable[[list[object], list[int], int], bool]) -> None:
+        """Ask for samples, and copy them.
+
+        Args:
+            indices: Samples that are all different ones.
+            copy: Copies samples of some indices, the first of which is at a place among all; returns whether it could:
+                not where two of them share memory.
+        """
+        low = 0
+        while low < len(indices):
+            wanted = indices[low : low + self._chunk_rows].tolist()
+            done = copy(self._samples(wanted, self._owns), wanted, low)
+            if not done and self._owns is None:
+                # The dataset returns the same memory again: these are asked for anew, and what comes is copied at once.
+                self._owns = self.layout.own
+                continue
+            if not done:  # values that cannot be copied so
+                self._chunk_rows = self._most_rows = 1
+                for place, index in enumerate(wanted):
+                    copy(self._samples([index]), [index], low + place)
+            if self._chunk_rows < self._most_rows:
+                self._chunk_rows = min(4 * self._chunk_rows, self._most_rows)
+            low += len(wanted)
 
 
 @final
@@ -237,16 +214,6 @@ class BatchReader:
     def read(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Copy samples into rows; see :class:`UserReader`."""
         self.layout.write_batch(self._fields(indices), indices, rows, out)
-
-
-def type_name(thing: object) -> str:
-    """Return the qualified name of a thing's type.
-
-    >>> type_name([]), type_name(np.float32(1))
-    ('list', 'numpy.float32')
-    """
-    kind = type(thing)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @contextlib.contextmanager

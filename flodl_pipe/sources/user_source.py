@@ -39,6 +39,10 @@ class UserSource:
         num_samples: Its length when the source was made.
         thread_safe: Whether several threads may be inside the dataset at once.
         tiers_off: Why no memory tier may keep its samples; None where they may.
+
+    Attributes:
+        owner: Name of the dataset's type.
+        is_unsaid: Whether nobody has said that several threads may be inside, or that they may not.
     """
 
     def __init__(self, reader: UserReader, num_samples: int, *, thread_safe: bool, tiers_off: str | None) -> None:
@@ -49,6 +53,8 @@ class UserSource:
         self.ordering: Ordering = None
         self.tiers_off = tiers_off
         self.held_bytes = 0
+        self.is_dear = True
+        self.owner, self.is_unsaid = reader.layout.owner, False
         self.delivery: object = "as stored"
         self._scratch = threading.local()
         self._door = Door(everybody=thread_safe)

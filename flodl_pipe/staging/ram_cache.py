@@ -106,6 +106,7 @@ class RamCache:
         read_lock: Held around each read of the source that fills ahead.
         probe: Looks at the machine's memory.
         part: This process's part of memory that the ranks of a host have together; None: memory of its own.
+        name: What it is called in words.
 
     Attributes:
         first_rank: First rank of the range.
@@ -127,15 +128,16 @@ class RamCache:
         read_lock: contextlib.AbstractContextManager[object],
         probe: Callable[[], HostMemory] = probe_host,
         part: HostPart | None = None,
+        name: str = _NAME,
     ) -> None:
         if first_rank < 0 or num_ranks < 0 or first_rank + num_ranks > len(ranking):
             raise ValueError(f"ranks {first_rank} .. {first_rank + num_ranks} are not all in 0 .. {len(ranking)}")
-        self.name = _NAME
+        self.name = name
         self._source = source
         self._read_lock = read_lock
         self._row_bytes = source.spec.row_bytes
         self._num_keepers = 1 if part is None else part.num_places
-        self._growth = Growth(_NAME, probe)
+        self._growth = Growth(name, probe)
         extents = shared_bytes(source, ranking)
         runs = ranking.runs(first_rank, first_rank + num_ranks)
         self._extents: ExtentArena | SharedExtents | None = None
@@ -193,6 +195,13 @@ class RamCache:
             self._num_hits += num_hits
         return held
 
+    def missing(self, most: int) -> IndexArray:
+        """Return the samples of the range that it has not, where they are no more than ``most``; else none."""
+        rows = self._rows
+        if rows is None or self._growth.stopped is not None or rows.num_missing > most:
+            return np.empty(0, dtype=np.int64)
+        return rows.missing(0, self.num_ranks)
+
     def offer(self, indices: IndexArray, rows: IndexArray, out: Mapping[str, Array]) -> None:
         """Take in samples of the range; see :meth:`flodl_pipe.staging.protocol.Tier.offer`."""
         store = self._rows
@@ -219,7 +228,7 @@ class RamCache:
         """
         with self._filling:
             load = partial(self._load, RowReading(self._source))
-            fill_ahead(_NAME, load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
+            fill_ahead(self.name, load, stop=stop, chunk_bytes=chunk_bytes, yields=yields)
             rows = self._rows
             if rows is not None:
                 rows.join_pages(stop=stop, yields=yields)
@@ -229,7 +238,7 @@ class RamCache:
         store = self._extents or self._rows
         with self._lock:
             return TierCount(
-                name=_NAME,
+                name=self.name,
                 num_rows=self._num_rows,
                 num_hits=self._num_hits,
                 hit_bytes=self._num_hits * self._row_bytes,

@@ -115,6 +115,17 @@ class RaggedCache:
             self._hit_bytes += columns_bytes(stored)
         return held, stored
 
+    def missing(self, most: int) -> IndexArray:
+        """Return the samples of the range that it has not, where they are no more than ``most``; else none."""
+        arena = self._arena
+        if arena is None or arena.is_full or self._growth.stopped is not None:
+            return np.empty(0, dtype=np.int64)
+        if self.num_ranks - arena.num_held > most:
+            return np.empty(0, dtype=np.int64)
+        samples = self._ranking.samples(self.first_rank, self.first_rank + self.num_ranks)
+        found: IndexArray = samples[arena.is_held[: self.num_ranks] == 0]
+        return found
+
     def offer_ragged(self, indices: IndexArray, stored: Columns) -> None:
         """Take in samples of the range; see :class:`flodl_pipe.staging.ragged_cascade.RaggedTier`."""
         arena = self._arena

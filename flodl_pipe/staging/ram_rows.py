@@ -145,6 +145,11 @@ class RowArena:
         found: IndexArray = samples[self._marks.bytes[first:last] == 0]
         return found
 
+    @property
+    def num_missing(self) -> int:
+        """Rows of its range that it has not."""
+        return self._num_ranks - self.num_held
+
     def has_all(self, first: int, last: int) -> bool:
         """Return whether it has the rows ``first .. last - 1`` of the range."""
         return bool(self._marks.bytes[first:last].all())

@@ -22,6 +22,16 @@ def wait_until_filled(loader):
     return tiers.is_filled
 
 
+def demand_of(loader):
+    """Return what the reads of the pass at work are for."""
+    return loader._engine._reading._demand
+
+
+def settled(loader):
+    """Wait for what is read between two passes."""
+    loader._engine._rest.settle()
+
+
 def start_filling(loader):
     """Begin to fill memory now, not with the first batch."""
     loader._engine.start_resident()

@@ -74,3 +74,15 @@ def test_the_interpreter_is_handed_over_while_readers_are_behind(monkeypatch, de
         assert len(ids(loader)) == 100
     assert (slept != []) == handed_over
     assert set(slept) <= {0}
+
+
+def test_how_many_steps_fit_into_a_time_is_seen_from_the_quick_ones():
+    pace = Pace(1)
+    assert pace.steps_within(10.0) == 1  # nothing is known yet
+    pace.reader_took(1e-6, 4, wall_s=0.04)
+    assert pace.steps_within(0.02) == 2
+    pace.reader_took(1e-6, 1, wall_s=0.001)  # what was in the way has gone
+    assert pace.steps_within(0.02) == 20
+    pace.reader_took(1e-6, 1, wall_s=0.1)  # somebody else had the processor, for once
+    assert pace.steps_within(0.02) < 20
+    assert pace.steps_within(1e-9) == 1
