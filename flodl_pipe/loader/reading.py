@@ -189,7 +189,9 @@ class Reading:
             if not plan.fixed_depth:
                 ahead = min(ahead, max(plan.num_readers + 1, plan.num_readers * pace.steps_within(_AHEAD_S)))
             ahead = min(ahead, 2 * table.max_steps)  # not all at once: what was measured so far may have been quick
-        table.group_steps, table.max_steps = together, max(ahead, together)
+            # At least one group in the making per reader, and one being handed out.
+            together = max(1, min(together, ahead // (plan.num_readers + 1)))
+        table.group_steps, table.max_steps = together, ahead
 
     def _most_together(self, num_steps: int) -> int:
         return num_steps if self._room is None else min(num_steps, self._room.max_steps)

@@ -27,6 +27,11 @@ def demand_of(loader):
     return loader._engine._reading._demand
 
 
+def next_is_read(loader):
+    """Return whether the next group of the pass at work has been read."""
+    return loader._engine._reading._table.is_ready()
+
+
 def settled(loader):
     """Wait for what is read between two passes."""
     loader._engine._rest.settle()

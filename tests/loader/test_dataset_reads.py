@@ -9,7 +9,7 @@ import torch
 
 from flodl_pipe.loader.loader import Loader
 from tests.loader.device_cases import small_device
-from tests.loader.inside import demand_of, settled
+from tests.loader.inside import demand_of, next_is_read, settled
 from tests.loader.waiting import HANG_S, joined, until
 
 PROBES = 16  # sample 0, and what the probe of purity reads twice
@@ -113,7 +113,7 @@ def test_a_set_on_a_device_is_read_once_as_well(readers):
 
 
 class Held(Counted):
-    """Samples that are held until they are let go one by one; the probes and the first step are not."""
+    """Samples that are held until they are let go one by one, but for the first ones."""
 
     def __init__(self, free):
         super().__init__(4000)
@@ -129,11 +129,13 @@ class Held(Counted):
 @pytest.mark.parametrize("ending", ["close", "break"])
 @pytest.mark.parametrize("readers", [1, 2])
 def test_an_ending_waits_for_the_samples_in_hand_alone(ending, readers):
-    data = Held(free=BATCH + PROBES)
+    data = Held(free=1 + 2 * BATCH)  # sample 0, and the two steps that are read before the first batch is taken
     loader = Loader(data, batch_size=BATCH, thread_safe=True, readers=readers, check_purity=False)
     batches = [iter(loader)]
     next(batches[0])
-    until(data.waits.is_set, "a read of the second step")
+    until(lambda: next_is_read(loader), "the second step")
+    next(batches[0])
+    until(data.waits.is_set, "a read of the third step")
     asked, demand = len(data.asked), demand_of(loader)
     ends = threading.Thread(target=loader.close if ending == "close" else batches.clear)
     ends.start()
