@@ -155,8 +155,11 @@ class Jpegs(Counted):
 
 def hugging_face():
     """Return a Hugging Face dataset with torch's format."""
-    import datasets
-
+    own = sys.path.pop(0)  # this file has the library's name
+    try:
+        import datasets
+    finally:
+        sys.path.insert(0, own)
     rows = {"x": NUMBERS.random((8192, 32)).astype(np.float32).tolist(), "label": list(range(8192))}
     return datasets.Dataset.from_dict(rows).with_format("torch")
 
