@@ -41,7 +41,7 @@ from flodl_pipe.sampling.cursor import Cursor
 from flodl_pipe.sampling.mixture_order import MixtureOrder
 from flodl_pipe.sampling.steps import EpochSteps
 from flodl_pipe.sources.ordering import Mixed
-from flodl_pipe.sources.protocol import BundledSource, Source
+from flodl_pipe.sources.protocol import BundledSource, Source, is_dear
 from flodl_pipe.sources.user_source import UserSource
 from flodl_pipe.staging.protocol import TierCount
 
@@ -108,10 +108,7 @@ class Engine:
         self._pool_lock = threading.RLock()
         host = outline.host_making
         self._room = Room(self.plan.ring_bytes, self.plan.depth, is_known=host.is_known)
-        # Where a second thread is not known to be allowed, and no processes read.
-        unsaid = isinstance(source, UserSource) and source.is_unsaid and config.reader_kind == "thread"
-        watched = source if unsaid and self.plan.num_readers and num_cpus() > 1 else None
-        self._advice = Advice(watched.owner, num_cpus()) if isinstance(watched, UserSource) else None
+        self._advice = _advice(source, config, self.plan.num_readers)
         self._filler = Filler(
             source,
             outline.layout,
@@ -148,6 +145,8 @@ class Engine:
         whole = self._tiers.whole
         if self.plan.mode == "resident" and whole is not None and whole.given_up is not None:
             return "streaming", f"the resident set was given up: {whole.given_up}"
+        if self.plan.mode == "resident" and self._tiers.stopped is not None:
+            return "streaming", f"the resident set is not complete: {self._tiers.stopped}"
         return self.plan.mode, self.plan.why
 
     @property
@@ -297,7 +296,8 @@ class Engine:
     def pass_ended(self) -> None:
         """Read what the pass left out, if that is less than a step and samples are kept as they are read."""
         most = self._steps.global_batch - 1
-        if not self.plan.num_readers:
+        # Samples that are skipped leave gaps, which would be tried again after every pass.
+        if not self.plan.num_readers or not is_dear(self._source) or self._skipped is not None:
             return
         if self._device is not None:
             self._rest.start(partial(self._device.load_rest, self._filler.read_stored, most))
@@ -311,6 +311,13 @@ class Engine:
         if not self.is_own_process:
             return
         self._parts.close(self._reading, self._close_source, self._rest.end)
+
+
+def _advice(source: Source, config: LoaderConfig, num_readers: int) -> Advice | None:
+    """Return what tells a loop that waits how to have more readers; None where nothing is to be said."""
+    if not isinstance(source, UserSource) or not source.is_unsaid or config.reader_kind != "thread":
+        return None
+    return Advice(source.owner, num_cpus()) if num_readers and num_cpus() > 1 else None
 
 
 def close_of(source: Source) -> Callable[[], None]:

@@ -117,6 +117,11 @@ class HostTiers:
             return self.whole.is_ready
         return self._cache is not None and self._cache.is_full
 
+    @property
+    def stopped(self) -> str | None:
+        """Why what is kept as it is read grows no more before it is full; None while it may."""
+        return None if self._cache is None else self._cache.stopped
+
     def start(self) -> None:
         """Begin to fill memory in the background; later calls do nothing."""
         if self.whole is not None:

@@ -73,6 +73,7 @@ def adapt(
         return thing
     _refuse(thing)
     access = access_to(thing)
+    thread_safe = says_thread_safe(thing) if thread_safe is None else thread_safe
     reader: UserReader
     if access is not None and isinstance(thing, Sized):
         num_samples = _num_samples(thing)
@@ -86,7 +87,6 @@ def adapt(
             )
         num_samples = _num_samples(thing)
         reader = BatchReader(thing, num_samples)
-        thread_safe = says_thread_safe(thing) if thread_safe is None else thread_safe
     else:
         raise LoaderError(_why_not(thing))
     if reader.layout.spec.is_ragged and isinstance(reader, RaggedReader):

@@ -99,12 +99,13 @@ class RowCollector:
             [] if field.is_ragged else field.empty(num_rows) for field in layout.spec
         ]
 
-    def add(self, samples: Sequence[object], indices: Sequence[int]) -> bool:
+    def add(self, samples: Sequence[object], indices: Sequence[int], *, is_fleeting: bool) -> bool:
         """Copy the next samples; return whether they were.
 
         Args:
             samples: What the dataset returned, one for each index.
             indices: Sample indices, for messages.
+            is_fleeting: Whether one may have been overwritten by another.
 
         Returns:
             False where two of the samples share memory; see :meth:`~.sample_layout.SampleLayout.write_many`.
@@ -113,7 +114,7 @@ class RowCollector:
             SourceError: if one is not like the first sample.
         """
         columns = self._layout.columns(samples, indices)
-        if len(samples) > 1 and share_memory(columns, [None] * len(columns)):
+        if is_fleeting and share_memory(samples, columns, [None] * len(columns)):
             return False
         found: list[Array | Ragged | None] = [
             stacker.join(column) if field.is_ragged else stacker.stack(column)

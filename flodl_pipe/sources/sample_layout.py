@@ -174,7 +174,13 @@ class SampleLayout:
             target[row] = array
 
     def write_many(
-        self, samples: Sequence[object], indices: Sequence[int], rows: IndexArray, targets: Sequence[Array]
+        self,
+        samples: Sequence[object],
+        indices: Sequence[int],
+        rows: IndexArray,
+        targets: Sequence[Array],
+        *,
+        is_fleeting: bool,
     ) -> bool:
         """Copy samples into rows, field by field: what all of them have in common is looked at once for all.
 
@@ -183,6 +189,7 @@ class SampleLayout:
             indices: Sample indices, distinct, for messages.
             rows: Row of each, int64, shape ``(K,)``, distinct.
             targets: As for :meth:`write`.
+            is_fleeting: Whether one may have been overwritten by another.
 
         Returns:
             Whether they were. Not where two of the samples share memory: what the dataset returned for one may have
@@ -197,7 +204,7 @@ class SampleLayout:
             stacker.stack(column, None if whole is None or not target.flags.c_contiguous else target[whole])
             for stacker, column, target in zip(self.stackers, columns, targets, strict=True)
         ]
-        if len(samples) > 1 and share_memory(columns, blocks):
+        if is_fleeting and share_memory(samples, columns, blocks):
             return False
         if any(block is None for block in blocks):
             for sample, index, row in zip(samples, indices, rows.tolist(), strict=True):

@@ -21,6 +21,7 @@ __all__ = ["Stacker", "share_memory"]
 
 # Torch works with threads of its own on more elements than that, in each of our threads.
 _TORCH_GRAIN = 32_768
+_UNCHANGING = (tuple, bool, int, float, np.generic)
 # Fewer are copied one by one.
 _FEW = 4
 # Bytes of a value that are looked at, and odd numbers to add them up by.
@@ -139,16 +140,24 @@ def _put(stacked: Array, out: Array | None) -> Array:
     return out
 
 
-def share_memory(columns: Sequence[Sequence[object]], blocks: Sequence[Array | None]) -> bool:
-    """Return whether two samples have values in the same memory: one may then have overwritten the other.
+def share_memory(
+    samples: Sequence[object], columns: Sequence[Sequence[object]], blocks: Sequence[Array | None]
+) -> bool:
+    """Return whether two samples are one thing, or have values in the same memory: one may have overwritten the other.
 
     What lies in the same memory has the same bytes, so that where those of all samples differ nothing is shared. That
     is seen from a few of the bytes, and quicker than where each value lies.
 
     Args:
+        samples: What held the values: a list or a dict may be filled anew.
         columns: The values of each field; all alive, as memory of one that is gone might be another's.
         blocks: The values of each field in one array, shape ``(K, ...)``; None where they are not brought together.
     """
+    if len(samples) < 2:
+        return False
+    may_change = not all(issubclass(kind, _UNCHANGING) for kind in set(map(type, samples)))
+    if may_change and len(set(map(id, samples))) < len(samples):
+        return True
     unlike: set[int] = set()
     is_doubtful = False
     for column, block in zip(columns, blocks, strict=True):
@@ -163,8 +172,8 @@ def share_memory(columns: Sequence[Sequence[object]], blocks: Sequence[Array | N
     held = [places for places in map(_places, columns) if places]
     if len(set().union(*held)) == sum(map(len, held)):
         return False
-    samples = list(map(set, zip(*held, strict=True)))  # fields of one sample may share theirs
-    return len(set().union(*samples)) < sum(map(len, samples))
+    places = list(map(set, zip(*held, strict=True)))  # fields of one sample may share theirs
+    return len(set().union(*places)) < sum(map(len, places))
 
 
 def _some_bytes(block: Array) -> list[int]:

@@ -17,7 +17,7 @@ import torch.utils.data
 from flodl_pipe.arrays import Array, IndexArray
 from flodl_pipe.errors import SourceError
 from flodl_pipe.sources.door import demand_here
-from flodl_pipe.sources.sample_values import as_array
+from flodl_pipe.sources.sample_values import RefusedValueError, as_array
 
 __all__ = ["Access", "ItemsDataset", "MapDataset", "SampleDataset", "access_to", "says_thread_safe", "type_name"]
 
@@ -61,6 +61,11 @@ class Access(Protocol):
         ...
 
     @property
+    def is_fleeting(self) -> bool:
+        """Whether what one call has returned may be overwritten by the next."""
+        ...
+
+    @property
     def thread_safe(self) -> bool | None:
         """Whether several threads may read at once; None where nobody has said so."""
         ...
@@ -71,8 +76,7 @@ class Access(Protocol):
         Args:
             indices: Samples wanted, distinct.
             into: What to append to.
-            own: Applied to each sample as soon as it is there, for a dataset that returns the same memory again and
-                again; None where it does not.
+            own: Applied to each sample before the next is asked for, where they are fleeting; None: nothing is.
         """
         ...
 
@@ -96,11 +100,12 @@ def access_to(dataset: object) -> Access | None:
         return _Listed(dataset)
     if kind is torch.utils.data.Subset:
         inner = access_to(dataset.dataset)  # type: ignore[attr-defined]
-        return None if inner is None else _Chosen(dataset, inner)  # type: ignore[arg-type]
+        if inner is not None:
+            return _Chosen(dataset, inner)  # type: ignore[arg-type]
     if kind is torch.utils.data.ConcatDataset:
-        parts = [access_to(part) for part in dataset.datasets]  # type: ignore[attr-defined]
-        found = [part for part in parts if part is not None]
-        return _Joined(dataset, found) if len(found) == len(parts) else None  # type: ignore[arg-type]
+        found = [part for part in map(access_to, dataset.datasets) if part is not None]  # type: ignore[attr-defined]
+        if len(found) == len(dataset.datasets):  # type: ignore[attr-defined]
+            return _Joined(dataset, found)  # type: ignore[arg-type]
     if _is_table(dataset):
         return _Table(dataset)
     if isinstance(dataset, MapDataset) and _is_written(dataset):
@@ -158,55 +163,59 @@ def says_thread_safe(dataset: object) -> bool | None:
     return said if isinstance(said, bool) else None
 
 
-@final
-class _OneByOne:
-    """One call a sample."""
+class _Direct:
+    """What is no part of another dataset; what it has is there, and stays as it is."""
 
     one_by_one = True
+    is_fleeting = False
+    thread_safe: bool | None = True
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def identity(self, indices: list[int]) -> list[int]:
+        return indices
+
+    def columns(self, indices: IndexArray) -> object | None:
+        del indices
+        return None
+
+
+@final
+class _OneByOne(_Direct):
+    """One call a sample."""
+
+    is_fleeting = True
 
     def __init__(self, dataset: MapDataset | SampleDataset, *, by_get: bool) -> None:
-        self._dataset, self._by_get = dataset, by_get
+        super().__init__(dataset)
+        self._by_get = by_get
         self.way = f"{'get' if by_get else '__getitem__'}, one call a sample"
         self.thread_safe = says_thread_safe(dataset)
 
-    def _getter(self) -> Callable[[int], object]:
-        # Not kept: methods of built-in types do not all pickle.
-        dataset = self._dataset
-        if self._by_get and isinstance(dataset, SampleDataset):
-            return dataset.get
-        assert isinstance(dataset, MapDataset)
-        return dataset.__getitem__
-
     def fetch(self, indices: list[int], into: list[object], own: Callable[[object], object] | None = None) -> None:
-        get, add, demand = self._getter(), into.append, demand_here()
+        # Not kept: methods of built-in types do not all pickle.
+        get = self._dataset.get if self._by_get else self._dataset.__getitem__
+        add, demand = into.append, demand_here()
         for index in indices:
             if demand.is_ended:
                 raise demand.error()
             add(get(index) if own is None else own(get(index)))
 
-    def identity(self, indices: list[int]) -> list[int]:
-        return indices
-
-    def columns(self, indices: IndexArray) -> None:
-        del indices
-
 
 @final
-class _Together:
+class _Together(_Direct):
     """One call of ``__getitems__`` for all samples asked for."""
 
     way = "__getitems__, one call for many samples"
     one_by_one = False
 
     def __init__(self, dataset: ItemsDataset) -> None:
-        self._dataset = dataset
+        super().__init__(dataset)
         self.thread_safe = says_thread_safe(dataset)
 
-    def identity(self, indices: list[int]) -> list[int]:
-        return indices
-
     def fetch(self, indices: list[int], into: list[object], own: Callable[[object], object] | None = None) -> None:
-        del own  # all of them are there at once, so that none can have taken the place of another
+        del own
         name = type_name(self._dataset)
         samples = self._dataset.__getitems__(list(indices))
         if not isinstance(samples, list | tuple):
@@ -221,79 +230,53 @@ class _Together:
             )
         into.extend(samples)
 
-    def columns(self, indices: IndexArray) -> None:
-        del indices
-
 
 @final
-class _Listed:
+class _Listed(_Direct):
     """A list or tuple of samples that are there."""
 
     way = "a list, one look-up for many samples"
-    one_by_one = True
-    thread_safe = True
-
-    def __init__(self, samples: Sequence[object]) -> None:
-        self._samples = samples
-
-    def identity(self, indices: list[int]) -> list[int]:
-        return indices
 
     def fetch(self, indices: list[int], into: list[object], own: Callable[[object], object] | None = None) -> None:
-        del own  # they are there, and stay as they are
+        del own
         if len(indices) == 1:
-            into.append(self._samples[indices[0]])
+            into.append(self._dataset[indices[0]])
         elif indices:
-            into.extend(operator.itemgetter(*indices)(self._samples))
-
-    def columns(self, indices: IndexArray) -> None:
-        del indices
+            into.extend(operator.itemgetter(*indices)(self._dataset))
 
 
 @final
-class _Arrays:
+class _Arrays(_Direct):
     """Arrays or tensors whose rows are the samples: alone, or side by side in a TensorDataset."""
 
     way = "arrays in memory, one gather for many samples"
-    one_by_one = True
-    thread_safe = True
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def identity(self, indices: list[int]) -> list[int]:
-        return indices
 
     def fetch(self, indices: list[int], into: list[object], own: Callable[[object], object] | None = None) -> None:
         del own
         into.extend(map(self._dataset.__getitem__, indices))
 
-    def columns(self, indices: IndexArray) -> object:
+    def columns(self, indices: IndexArray) -> object | None:
         dataset = self._dataset
-        if isinstance(dataset, torch.utils.data.TensorDataset):
-            return tuple(_rows(as_array(tensor), indices) for tensor in dataset.tensors)
-        return _rows(as_array(dataset), indices)
+        try:
+            if isinstance(dataset, torch.utils.data.TensorDataset):
+                return tuple(_rows(as_array(tensor), indices) for tensor in dataset.tensors)
+            return _rows(as_array(dataset), indices)
+        except RefusedValueError:  # no array any more, which its samples show with their place
+            return None
 
 
 @final
-class _Table:
+class _Table(_Direct):
     """A Hugging Face dataset: columns of the rows asked for."""
 
     way = "columns of a Hugging Face dataset, one call for many samples"
     one_by_one = False
-    thread_safe = True
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def identity(self, indices: list[int]) -> list[int]:
-        return indices
 
     def fetch(self, indices: list[int], into: list[object], own: Callable[[object], object] | None = None) -> None:
         del own
         into.extend(self._dataset.__getitems__(indices))
 
-    def columns(self, indices: IndexArray) -> object:
+    def columns(self, indices: IndexArray) -> object | None:
         columns: object = self._dataset[indices.tolist()]
         return columns
 
@@ -306,6 +289,7 @@ class _Chosen:
         self._subset, self._inner = subset, inner
         self.way = f"a subset; {inner.way}"
         self.one_by_one, self.thread_safe = inner.one_by_one, inner.thread_safe
+        self.is_fleeting = inner.is_fleeting
 
     def identity(self, indices: list[int]) -> Sequence[Hashable]:
         return self._inner.identity(self._inside(indices))
@@ -314,11 +298,14 @@ class _Chosen:
         self._inner.fetch(self._inside(indices), into, own)
 
     def _inside(self, indices: list[int]) -> list[int]:
-        chosen = self._subset.indices
-        return [int(chosen[index]) for index in indices]
+        chosen: Any = self._subset.indices
+        if isinstance(chosen, np.ndarray | torch.Tensor):
+            inside: list[int] = chosen[indices].tolist()
+            return inside
+        return [chosen[index] for index in indices]  # as they are: what they mean is the inner dataset's
 
     def columns(self, indices: IndexArray) -> object | None:
-        return self._inner.columns(np.array(self._inside(indices.tolist()), dtype=np.int64))
+        return self._inner.columns(np.asarray(self._inside(indices.tolist())))
 
 
 @final
@@ -330,6 +317,7 @@ class _Joined:
         ways = dict.fromkeys(part.way for part in parts)
         self.way = f"{len(parts)} datasets in turn; {'; '.join(ways)}"
         self.one_by_one = all(part.one_by_one for part in parts)
+        self.is_fleeting = any(part.is_fleeting for part in parts)
         said = {part.thread_safe for part in parts}
         self.thread_safe = said.pop() if len(said) == 1 else False if False in said else None
 
@@ -362,6 +350,8 @@ class _Joined:
         first: dict[int, int] = {}
         for number, dataset in enumerate(self._joined.datasets):
             first.setdefault(id(dataset), number)
+        # A subset may count from the end.
+        indices = [index + ends[-1] if index < 0 else index for index in indices]
         numbers = np.searchsorted(ends, indices, side="right")
         by_part: dict[int, tuple[list[int], list[int]]] = {}
         for place, number in enumerate(numbers.tolist()):

@@ -131,7 +131,7 @@ class SampleReader:
 
         def add(samples: list[object], indices: list[int], low: int) -> bool:
             del low  # one after the other
-            return rows.add(samples, indices)
+            return rows.add(samples, indices, is_fleeting=self._access.is_fleeting)
 
         self._chunks(wanted, add)
         if first is None:
@@ -153,7 +153,8 @@ class SampleReader:
 
     def _read(self, indices: IndexArray, rows: IndexArray, targets: Sequence[Array]) -> None:
         def write(samples: list[object], indices: list[int], low: int) -> bool:
-            return self.layout.write_many(samples, indices, rows[low : low + len(samples)], targets)
+            own_rows, is_fleeting = rows[low : low + len(samples)], self._access.is_fleeting
+            return self.layout.write_many(samples, indices, own_rows, targets, is_fleeting=is_fleeting)
 
         self._chunks(indices, write)
 

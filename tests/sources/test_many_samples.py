@@ -18,6 +18,7 @@ from flodl_pipe.sources.door import Demand, demanded_by
 
 N = 600
 WHOLE = np.arange(4 * N).reshape(N, 4)
+LABEL = torch.tensor(3)
 WHOLE_TENSOR = torch.arange(4 * N).reshape(N, 4)
 
 
@@ -29,6 +30,12 @@ class Pair(NamedTuple):
 @dataclasses.dataclass
 class Sample:
     x: torch.Tensor
+    y: int
+
+
+@dataclasses.dataclass
+class Numbers:
+    x: int
     y: int
 
 
@@ -120,6 +127,20 @@ def buffers():
         first, second = two if next(count) % 2 else two[::-1]
         return filled(first, index), filled(second, -index)
 
+    in_list, in_dict, in_class = [0, 0], {"x": 0, "y": 0}, Numbers(0, 0)
+
+    def listed(index):
+        in_list[:] = index, -index
+        return in_list
+
+    def named(index):
+        in_dict.update(x=index, y=-index)
+        return in_dict
+
+    def kept(index):
+        in_class.x, in_class.y = index, -index
+        return in_class
+
     return {
         "an array": (lambda i: filled(array, i), lambda i: [i]),
         "a tensor": (lambda i: {"x": filled(tensor, i), "i": i}, lambda i: [i, i]),
@@ -129,6 +150,9 @@ def buffers():
         "two in turn": (swapped, lambda i: [i, -i]),
         "constants": (lambda i: (torch.full((4,), float(i)), labels[i % 10]), lambda i: [i, i % 10]),
         "rows of a whole": (lambda i: whole[i % 50], lambda i: [i % 50]),
+        "a list": (listed, lambda i: [i, -i]),
+        "a dict": (named, lambda i: [i, -i]),
+        "a dataclass": (kept, lambda i: [i, -i]),
         "in a dataclass": (lambda i: Sample(filled(tensor, i), i), lambda i: [i, i]),
         "in a named tuple": (lambda i: Pair(filled(array, i), i), lambda i: [i, i]),
     }
@@ -227,6 +251,7 @@ STRIDED = TensorDataset(torch.arange(4.0 * N).reshape(2 * N, 2)[::2], torch.aran
         STRIDED,
         Subset(TENSORS, torch.arange(N - 1, -1, -1)),
         Subset(TENSORS, [5] * N),
+        Subset(ConcatDataset([TENSORS, TENSORS]), range(-1, -N, -1)),
         ConcatDataset([TENSORS, STRIDED])
         if TENSORS[0][1].dtype == STRIDED[0][1].dtype
         else ConcatDataset([TENSORS] * 2),
@@ -247,6 +272,30 @@ def test_what_is_known_is_read_as_it_is_asked_for(data):
 def test_an_array_is_a_dataset_of_its_rows(data):
     found = read(adapt(data), shuffled())["0"]
     assert (found == np.asarray(data)[shuffled()]).all()
+
+
+def test_a_subset_may_choose_by_what_the_dataset_understands():
+    class Named:
+        def __len__(self):
+            return 26
+
+        def __getitem__(self, letter):
+            return ord(letter)
+
+    assert read(adapt(Subset(Named(), list("flodl"))), [0, 2, 4])["0"].tolist() == [ord(letter) for letter in "fol"]
+
+
+def test_constants_of_many_samples_from_one_call_are_read_once():
+    class Together(Of):
+        def __getitems__(self, indices):
+            self.asked += indices
+            return [(number, LABEL) for number in indices]
+
+    data = Together(None)
+    source = adapt(data)
+    data.asked.clear()
+    assert read(source, shuffled())["0"].tolist() == shuffled().tolist()
+    assert len(data.asked) == N
 
 
 def test_a_subclass_that_changes_its_samples_is_taken_at_its_word():
