@@ -248,11 +248,11 @@ class ProcessPool:
             self._selector.unregister(worker.process.sentinel)
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(worker.pipe)
-            worker.is_alive = False
-            worker.pipe.close()
-            worker.process.close()
             if self._failure is None:
                 self._failure = lambda: told(pid, status)
+            worker.is_alive = False  # who sees that must see that the pool is of no use any more
+            worker.pipe.close()
+            worker.process.close()
             for task in (*worker.tasks, *self._waiting):
                 task.error = self._failure()
                 self._hand_back(task)
