@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -131,6 +132,29 @@ def test_a_process_that_was_killed_while_idle_leaves_nothing():
     readers.begin()
     require_gone(pids)
     assert len(readers.pids) == 2
+    readers.close()
+
+
+def test_who_sees_that_a_process_has_died_sees_that_the_pool_is_of_no_use(monkeypatch):
+    readers = make()
+    pids, seen = readers.pids, []
+    close = multiprocessing.connection.Connection.close
+
+    def closed(pipe):  # while the end of a process is being noted
+        if threading.current_thread().name == "flodl_pipe-processes" and not seen:
+            alive = readers.pids
+            try:
+                readers.read_into(np.arange(1), np.arange(1), {})
+            except LoaderError as error:
+                seen.append((alive, str(error)))
+        close(pipe)
+
+    monkeypatch.setattr(multiprocessing.connection.Connection, "close", closed)
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: seen, "that it is seen")
+    ((alive, text),) = seen
+    assert alive == pids[:1]
+    assert f"process {pids[1]}" in text
     readers.close()
 
 
